@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 # ── Registries ─────────────────────────────────────────────────────────────────────── new ──
 
-JSON_TYPES = {str: "string", bool: "boolean", int: "integer", list: "array"}
+JSON_TYPES = {str: "string", bool: "boolean", list | str: "array"}    # a list may come as one text
 TOOLS = {}        # tool name -> (function, holders, schema)
 COMMANDS = {}     # words of a command -> (function, what /help says)
 
@@ -132,7 +132,7 @@ class MessageBus:
             messages, faults, self.read_to[agent] = self.messages(agent)
         for fault in faults:
             show(f"A line in {agent}.jsonl is skipped. {fault}", "fault")
-        return messages
+        return self.receive(agent, timeout) if faults and not messages else messages
 
     def open(self, agent):
         """Give an agent an inbox. It starts at the file's end: older mail was for another agent."""
@@ -142,8 +142,7 @@ class MessageBus:
         with LOCK:
             if agent.casefold() in map(str.casefold, self.read_to):
                 raise ValueError(f"The name '{agent}' is taken. Take another one.")
-            path = self.path(agent)
-            self.read_to[agent] = path.stat().st_size if path.exists() else 0
+            self.read_to[agent] = self.size(agent)
 
     def close(self, agent):
         """Take an agent's inbox away and return what it never read."""
@@ -153,16 +152,17 @@ class MessageBus:
             return [] if start is None else self.messages(agent, start)[0]
 
     def has_mail(self, agent):
-        return self.messages(agent)[2] > self.read_to[agent]
+        read = self.read_to[agent]
+        return self.size(agent) != read and self.messages(agent)[2] > read
 
     def messages(self, agent, start=None):
         """What stands in a file from byte `start` on, or unread: messages, faults, their end."""
-        path, start = self.path(agent), self.read_to[agent] if start is None else start
-        if start == 0 and not path.exists():
-            return [], [], 0
-        with open(path, "rb") as file:
-            if file.seek(0, os.SEEK_END) < start:
-                raise OSError(f"{path} is shorter than what was read of it.")
+        start = self.read_to[agent] if start is None else start
+        if self.size(agent) == start:
+            return [], [], start
+        if self.size(agent) < start:
+            raise OSError(f"{agent}.jsonl is gone or shorter than what was read of it.")
+        with open(self.path(agent), "rb") as file:
             file.seek(start)
             data = file.read()
         lines = data.split(b"\n")
@@ -192,7 +192,13 @@ class MessageBus:
                             + ", ".join(self.read_to))
 
     def path(self, agent):
-        return self.folder / f"{agent}.jsonl"
+        return f"{self.folder}/{agent}.jsonl"
+
+    def size(self, agent):
+        try:
+            return os.path.getsize(self.path(agent))
+        except FileNotFoundError:      # nobody has written to this agent yet
+            return 0
 
 
 def check_message(message):
@@ -250,7 +256,7 @@ class Teammate:
         """The thread: one loop, and one end whatever happens."""
         state, reason = STOPPED, ""
         try:
-            while True:
+            while self.state in LIVING:
                 self.rest()
                 if self.listen():
                     self.turn()
@@ -309,21 +315,20 @@ class Teammate:
 
     def stop(self):
         """The hard stop: inbox closed, command ended, waits released, nothing sent any more."""
-        process = self.process
         self.close(STOPPED)
-        if process:
+        if process := self.process:     # read after the state is set; bash goes the other way round
             kill_group(process)
 
     def close(self, state, reason=""):
         """Final state and closed inbox, in one step. The lead hears what nobody will read."""
         with LOCK:
             if self.state in LIVING:
-                self.state, unread = state, BUS.close(self.name)
-                if unread:
-                    BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
-                             + "\n".join(map(as_words, unread)))
+                self.state = state
                 if reason:
                     BUS.send(self.name, "lead", reason, "error")
+                if unread := BUS.close(self.name):
+                    BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
+                             + "\n".join(map(as_words, unread)))
 
 
 def living():
@@ -348,10 +353,11 @@ def is_words(receiver, msg):
     return msg["type"] in WORDS[receiver]
 
 
-def refusal(agent, name):
-    """Why an agent may not use a tool, or None."""
-    if name not in [schema["name"] for schema in agent.tools()]:
-        return f"You have no tool '{name}'."
+def refusals(agent, calls):
+    """For each call of an answer, why it may not run, or None."""
+    names = [schema["name"] for schema in agent.tools()]
+    return [None if call["name"] in names else f"You have no tool '{call['name']}'."
+            for call in calls]
 
 
 # ── Permission bubbling ────────────────────────────────────────────────────────────── new ──
@@ -490,26 +496,6 @@ def list_teammates(agent) -> str:
                          for member in TEAM.values()) or "There are no teammates."
 
 
-@tool("lead")
-def spawn_teammate(agent, name: str, role: str, prompt: str) -> str:
-    """Start a teammate. The prompt is its first task; its result comes to you by itself."""
-    with LOCK:
-        if any(not member.ended and member.name.casefold() == name.casefold()
-               for member in TEAM.values()):
-            raise ValueError(f"The name '{name}' is taken. Take another one.")
-        BUS.open(name)
-        TEAM[name] = Teammate(name, role)
-        threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
-        BUS.send(agent.name, name, prompt)
-    return f"{name} is at work as {role}."
-
-
-@tool("lead")
-def check_inbox(agent) -> str:
-    """Your new mail. It comes to you by itself, too, when your turn is over."""
-    return "\n".join(map(as_words, consume_lead_inbox())) or "There is no new mail."
-
-
 def safe_path(path):
     """A path inside the workspace, links resolved. Raises ValueError for any other."""
     root = WORKSPACE.resolve()
@@ -552,32 +538,26 @@ def take_turn(agent):
     for _ in range(MAX_ROUNDS):
         agent.listen()                           # words that have arrived meanwhile
         agent.check()
-        content, cut = ask_model(agent)
+        text, calls, cut = ask_model(agent)
         agent.check()
-        agent.history.append({"role": "assistant", "content": content})
-        calls = [block for block in content if block["type"] == "tool_use"]
-        text = "\n".join(block["text"] for block in content if block["type"] == "text").strip()
         if not calls:
             return text, "interrupted" if cut else "available"
         if text:
             show(f"{agent.name}: {text}", agent.name)
-        if cut and calls[-1] is content[-1]:
-            calls.pop()                          # half a call
-        run_calls(agent, calls)
+        run_calls(agent, calls, cut)
     return f"(The turn was ended after {MAX_ROUNDS} rounds.)", "interrupted"
 
 
-def run_calls(agent, calls):
-    """Run the calls of one answer in order; each result is in the history as soon as it is there."""
-    results = []
-    agent.history.append({"role": "user", "content": results})
-    refusals = [refusal(agent, call["name"]) for call in calls]      # all before the first call
-    for call, reason in zip(calls, refusals):
+def run_calls(agent, calls, cut):
+    """Run the calls of one answer in order. Each result replaces the NO_RESULT of its call."""
+    answer, results = [message["content"] for message in agent.history[-2:]]
+    for number, (call, refused) in enumerate(zip(calls, refusals(agent, calls))):
         agent.check()
-        results.append(run_tool(agent, call, reason))
+        if not (cut and call is answer[-1]):                         # half a call does not run
+            results[number] = run_tool(agent, call, refused)
 
 
-def run_tool(agent, call, refused=None):
+def run_tool(agent, call, refused):
     """The tool_result of one call. This is where an exception becomes a result."""
     arguments = ", ".join(f"{key}={excerpt(repr(value))}" for key, value in call["input"].items())
     show(f"{agent.name}: {call['name']}({arguments})", agent.name)
@@ -618,8 +598,8 @@ def as_words(msg):
     tags = {"from": msg["from"], "type": msg["type"], **msg["metadata"]}
     attributes = "".join(f' {key}="{html.escape(str(tags[key]))}"'
                          for key in ("from", "type", "request_id") if key in tags)
-    content = re.sub("</(?=message)", "&lt;/", clean(msg["content"]), flags=re.IGNORECASE)
-    return f"<message{attributes}>{content}</message>"
+    content = re.sub("</(?=message)", "&lt;/", msg["content"], flags=re.IGNORECASE)
+    return clean(f"<message{attributes}>{content}</message>")
 
 
 # ── Model ──────────────────────────────────────────────────────────────────────────── new ──
@@ -637,7 +617,7 @@ class ModelError(Exception):
 
 
 def ask_model(agent):
-    """The blocks of the model's next answer, and whether max_tokens cut it off.
+    """The model's next answer: its text, its tool calls, and whether max_tokens cut it off.
 
     The only caller of the Messages API. Raises ModelError, whatever goes wrong.
     """
@@ -646,8 +626,8 @@ def ask_model(agent):
         answer = client().messages.create(
             model=os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
             max_tokens=MAX_TOKENS, system=agent.system(), tools=agent.tools(),
-            messages=valid_history(agent.history))
-        return checked_blocks(answer), answer.stop_reason == "max_tokens"
+            messages=agent.history)
+        return *remember(agent, answer.content), answer.stop_reason == "max_tokens"
     except anthropic.APIStatusError as error:
         problem = (f"answered {error.status_code}: {getattr(error, 'api_message', None) or error} "
                    + ADVICE.get(error.status_code, ""))
@@ -658,42 +638,23 @@ def ask_model(agent):
     raise ModelError(excerpt(" ".join(f"The model at {client().base_url} {problem}".split())))
 
 
-def checked_blocks(answer):
-    """An answer's blocks as plain data. Raises KeyError or TypeError if they cannot be used."""
-    keys = {"text": {"text": str}, "tool_use": {"id": str, "name": str, "input": dict}}
-    blocks = json.loads(clean(json.dumps([block.to_dict() for block in answer.content],
-                                         ensure_ascii=False)))
-    for block in blocks:
-        for key, kind in keys.get(block["type"], {}).items():
-            if not isinstance(block[key], kind):
-                raise TypeError(f"'{key}' of a block is {block[key]!r}")
-    return blocks
+def remember(agent, content):
+    """Put an answer into the history so that the API takes it, whatever happens next.
 
-
-def valid_history(history):
-    """The history as the Messages API takes it (its documentation), whatever happened between.
-
-    Nothing empty, one role after the other, each tool_use with its tool_result next, results first.
+    Each tool_use has its tool_result in the next message at once: NO_RESULT, until it has run.
+    So neither an exception nor Ctrl-C can leave a call without one. Empty text is left out.
     """
-    valid = []
-    for message in history:
-        content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
-        if valid and valid[-1]["role"] == message["role"]:
-            valid[-1]["content"] += blocks
-        elif blocks:
-            valid.append({"role": message["role"], "content": list(blocks)})
-    if valid and valid[-1]["role"] == "assistant":
-        valid.append({"role": "user", "content": []})
-    for answer, reply in zip(valid[1::2], valid[2::2]):
-        results = {block.get("tool_use_id"): block for block in reply["content"]}
-        others = [block for block in reply["content"] if block["type"] != "tool_result"]
-        reply["content"] = [
-            results.get(block["id"]) or {"type": "tool_result", "tool_use_id": block["id"],
-                                         "content": NO_RESULT, "is_error": True}
-            for block in answer["content"] if block["type"] == "tool_use"] + others
-    return valid
+    blocks = json.loads(clean(json.dumps([block.to_dict() for block in content],
+                                         ensure_ascii=False)))
+    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    calls = [block for block in blocks if block["type"] == "tool_use"]
+    if not all(isinstance(call["input"], dict) for call in calls):
+        raise TypeError("the input of a call is no object")
+    results = [{"type": "tool_result", "tool_use_id": call["id"], "content": NO_RESULT,
+                "is_error": True} for call in calls]
+    agent.history += [{"role": role, "content": content}
+                      for role, content in (("assistant", blocks), ("user", results)) if content]
+    return "\n".join(block["text"] for block in blocks if block["type"] == "text").strip(), calls
 
 
 @functools.cache
@@ -740,6 +701,30 @@ class Lead:
 
 
 LEAD = Lead()
+
+
+@tool("lead")
+def spawn_teammate(agent, name: str, role: str, prompt: str) -> str:
+    """Start a teammate. The prompt is its first task; its result comes to you by itself."""
+    with LOCK:
+        if any(not member.ended and member.name.casefold() == name.casefold()
+               for member in TEAM.values()):
+            raise ValueError(f"The name '{name}' is taken. Take another one.")
+        BUS.open(name)
+        try:
+            BUS.send(agent.name, name, prompt)
+        except OSError:
+            BUS.close(name)
+            raise
+        TEAM[name] = Teammate(name, role)
+        threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
+    return f"{name} is at work as {role}."
+
+
+@tool("lead")
+def check_inbox(agent) -> str:
+    """Your new mail. It comes to you by itself, too, when your turn is over."""
+    return "\n".join(map(as_words, consume_lead_inbox())) or "There is no new mail."
 
 
 def consume_lead_inbox():
@@ -912,7 +897,11 @@ def ask(prompt):
     """A line from the person, or None at the end of input."""
     global TYPING
     if DEMO is not None:
-        return type_demo(prompt)
+        line = DEMO.pop(0) if DEMO else None
+        show(f"{prompt}{line or ''}")
+        if line == "^C":
+            raise KeyboardInterrupt
+        return line
     TYPING = prompt
     try:
         return input(prompt)
@@ -967,15 +956,6 @@ DEMO_LINES = [
 DEMO_END = {"alice": STOPPED, "bob": IDLE}
 
 
-def type_demo(prompt):
-    """The demo's next line, as if a person had typed it; "^C" is what it says."""
-    line = DEMO.pop(0) if DEMO else None
-    show(f"{prompt}{line or ''}")
-    if line == "^C":
-        raise KeyboardInterrupt
-    return line
-
-
 def main():
     global DEMO, ALLOW_ALL
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -994,7 +974,7 @@ def main():
     except OSError as error:
         sys.exit(f"The workspace cannot be made: {error}")
     connect(options.offline or options.demo)
-    threading.excepthook = lambda failure: show(f"{failure.thread.name}: {failure.exc_value}", "fault")
+    threading.excepthook = lambda args: show(f"{args.thread.name}: {args.exc_value}", "fault")
     try:
         talk()
         as_told = {member.name: member.state for member in TEAM.values()} == DEMO_END

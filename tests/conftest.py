@@ -1,7 +1,9 @@
 """What the tests share: a lesson loaded fresh, a scripted model behind real HTTP, waiting with a limit."""
 
 import importlib.util
+import io
 import itertools
+import os
 import sys
 import threading
 import time
@@ -13,9 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LESSONS = {path.parent.name[:3]: path for path in sorted(ROOT.glob("s1*_*/code.py"))}
 LIMIT = 20          # seconds that a test waits for a condition before it fails
 COUNT = itertools.count()
+POSIX = pytest.mark.skipif(os.name == "nt", reason="it speaks to a POSIX system")
 
 sys.path.append(str(ROOT / "tools"))
-from offline_model import call, serve, text  # noqa: E402
+from offline_model import as_blocks, call, serve, text  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -51,6 +54,74 @@ def words_of(request):
     return repr(request["messages"])
 
 
+def blocks_of(messages, kind):
+    """The blocks of a kind in messages."""
+    return [block for message in messages for block in as_blocks(message["content"])
+            if block["type"] == kind]
+
+
+def results_of(request):
+    """The results of tools that a request brings for the model's last answer."""
+    messages = request["messages"]
+    answers = [number for number, message in enumerate(messages) if message["role"] != "user"]
+    return blocks_of(messages[answers[-1]:], "tool_result")
+
+
+def asleep(thread):
+    """Whether a thread rests on a condition."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code.co_filename == threading.__file__
+
+
+class Task(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, function, *args, **options):
+        super().__init__(daemon=True)
+        self.call, self.value, self.error = lambda: function(*args, **options), None, None
+        self.start()
+
+    def run(self):
+        try:
+            self.value = self.call()
+        except BaseException as error:
+            self.error = error
+
+    def result(self):
+        """What the call returned or raised, as soon as it has."""
+        self.join(LIMIT)
+        assert not self.is_alive(), "the call did not return"
+        if self.error:
+            raise self.error
+        return self.value
+
+
+class Held:
+    """An answer of the model that waits until it is let go."""
+
+    def __init__(self, answer):
+        self.answer, self.asked, self.free = answer, threading.Event(), threading.Event()
+
+    def __call__(self, request):
+        self.asked.set()
+        self.free.wait(LIMIT)
+        return self.answer(request) if callable(self.answer) else self.answer
+
+
+class Lifeline:
+    """A pipe that a command and its children hold: it breaks when the last of them is dead."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def held(self):
+        try:
+            return os.read(self.end, 1) != b""
+        except BlockingIOError:                 # somebody could write and has not
+            return True
+
+
 class Script:
     """A policy that gives each agent its next answer from a list; then it says "ok".
 
@@ -76,7 +147,7 @@ class Stage:
     def __init__(self, module, workspace):
         self.script = Script()
         self.server = serve(self.script)
-        self.lesson, self.workspace = module, workspace
+        self.lesson, self.workspace, self.held = module, workspace, []
 
     def __getattr__(self, name):
         return getattr(self.lesson, name)
@@ -94,6 +165,16 @@ class Stage:
         self.lesson.spawn_teammate(self.lesson.LEAD, name, "tester", prompt)
         return self.lesson.TEAM[name]
 
+    def hold(self, answer):
+        """An answer that waits until it is let go, at the latest when the test is over."""
+        self.held.append(Held(answer))
+        return self.held[-1]
+
+    def say(self, words):
+        """The person's words to the lead, and the lead's turn."""
+        self.lesson.LEAD.history.append({"role": "user", "content": words})
+        self.lesson.LEAD.turn()
+
     def mail(self, msg_type=None):
         """All that was ever sent to the lead."""
         messages = self.lesson.BUS.messages("lead", 0)[0]
@@ -104,17 +185,46 @@ class Stage:
 
 
 @pytest.fixture
-def stage(request, tmp_path, monkeypatch):
-    """The lesson that the test's module names as LESSON, on a stage. No request may be refused."""
-    stage = Stage(load(lesson_path(request.config, request.module.LESSON)), tmp_path / "workspace")
+def typed(monkeypatch):
+    """A function that types lines, "^C" as what it says; then the input ends."""
+    class Keyboard(io.StringIO):
+        def readline(self, *args):
+            line = super().readline(*args)
+            if line == "^C\n":
+                raise KeyboardInterrupt
+            return line
+
+    return lambda *lines: monkeypatch.setattr(
+        "sys.stdin", Keyboard("".join(f"{line}\n" for line in lines)))
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """The SDK repeats a request without its usual pause."""
+    monkeypatch.setattr("anthropic._base_client.INITIAL_RETRY_DELAY", 0.001, raising=False)
+
+
+@pytest.fixture
+def lesson(request, tmp_path):
+    """The lesson that the test's module names as LESSON, in a workspace, without a model."""
+    module = load(lesson_path(request.config, request.module.LESSON))
+    module.use_workspace(tmp_path / "workspace")
+    return module
+
+
+@pytest.fixture
+def stage(lesson, tmp_path, monkeypatch):
+    """The lesson on a stage. No request may be refused."""
+    stage = Stage(lesson, tmp_path / "workspace")
     for name in ("ANTHROPIC_AUTH_TOKEN", "MODEL_ID", "ANTHROPIC_MODEL", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", stage.server.url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "local")
-    stage.lesson.use_workspace(stage.workspace)
     yield stage
+    for held in stage.held:
+        held.free.set()
     for member in stage.lesson.living():
         member.stop()
     until(lambda: all(member.ended for member in stage.lesson.TEAM.values()))
-    stage.server.close()
+    threading.Thread(target=stage.server.close, daemon=True).start()     # 50 ms; nobody waits
     assert stage.server.refusals == []

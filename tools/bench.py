@@ -1,0 +1,147 @@
+"""Measures what the lessons promise: latency, idle load, start-up. Prints figures, judges nothing.
+
+    python tools/bench.py                      all measurements of lesson s15
+    python tools/bench.py wake idle            only these
+    python tools/bench.py --lesson PATH        another code.py
+"""
+
+import argparse
+import importlib.util
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tools"))
+from offline_model import serve  # noqa: E402
+
+IDLE_TEAM = 100          # teammates that rest
+IDLE_SECONDS = 10
+SENDS = 200
+STARTS = 10
+MAIL = 4_000             # messages by four writers
+
+
+class Team:
+    """A lesson in a workspace of its own, with a model that answers at once."""
+
+    def __init__(self, path):
+        self.heard = threading.Event()
+        self.server = serve(self.answer)
+        os.environ.update(ANTHROPIC_BASE_URL=self.server.url, ANTHROPIC_API_KEY="local")
+        spec = importlib.util.spec_from_file_location("lesson", path)
+        self.lesson = importlib.util.module_from_spec(spec)
+        sys.modules["lesson"] = self.lesson
+        spec.loader.exec_module(self.lesson)
+        self.folder = tempfile.TemporaryDirectory()
+        self.lesson.use_workspace(self.folder.name)
+
+    def answer(self, request):
+        self.heard.set()
+        return "ok"
+
+    def spawn(self, name):
+        self.lesson.spawn_teammate(self.lesson.LEAD, name, "tester", "Say ok.")
+
+    def until_idle(self):
+        self.lesson.BUS.wait("lead", lambda: all(member.state == self.lesson.IDLE
+                                                 for member in self.lesson.TEAM.values()))
+
+
+def middle_and_worst(times):
+    """Times in milliseconds as a text."""
+    return f"median {statistics.median(times):.1f} ms, worst {max(times):.1f} ms"
+
+
+def wake(path):
+    """From send to the receiver's next model call."""
+    team = Team(path)
+    team.spawn("alice")
+    team.until_idle()
+    taken = []
+    for _ in range(SENDS):
+        team.until_idle()
+        team.heard.clear()
+        begin = time.perf_counter()
+        team.lesson.BUS.send("lead", "alice", "hello")
+        team.heard.wait()
+        taken.append((time.perf_counter() - begin) * 1000)
+    return f"send to next model call: {middle_and_worst(taken)}"
+
+
+def idle(path):
+    """The load of teammates that rest."""
+    team = Team(path)
+    for number in range(IDLE_TEAM):
+        team.spawn(f"t{number}")
+    team.until_idle()
+    begin = time.process_time()
+    time.sleep(IDLE_SECONDS)
+    load = (time.process_time() - begin) / IDLE_SECONDS
+    return f"{IDLE_TEAM} idle teammates for {IDLE_SECONDS} s: {load:.2%} of a core"
+
+
+def mail(path):
+    """Mail under four writers."""
+    bus = Team(path).lesson.BUS
+    bus.open("alice")
+    writers = [threading.Thread(target=lambda: [bus.send("lead", "alice", "x" * 100)
+                                                for _ in range(MAIL // 4)]) for _ in range(4)]
+    begin, read = time.perf_counter(), 0
+    for writer in writers:
+        writer.start()
+    while read < MAIL:
+        read += len(bus.receive("alice"))
+    rate = MAIL / (time.perf_counter() - begin)
+    return f"{MAIL} messages by 4 writers, read meanwhile: {rate:.0f} a second"
+
+
+def prompt(path):
+    """From the start of Python to the prompt, on a warm disk."""
+    taken = []
+    environment = {**os.environ, "ANTHROPIC_API_KEY": "local"}
+    for _ in range(STARTS):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            process = subprocess.Popen([sys.executable, path, "--offline"], cwd=folder,
+                                       env=environment, stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE)
+            seen = b""
+            while not re.search(rb"lead> $", seen):
+                seen += os.read(process.stdout.fileno(), 4096)
+            taken.append((time.perf_counter() - begin) * 1000)
+            process.communicate(b"q\n")
+    return f"the prompt appears after: {middle_and_worst(taken)}"
+
+
+def demo(path):
+    """The whole demo."""
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, path, "--demo"], cwd=folder, capture_output=True)
+        return f"--demo: exit {done.returncode} after {time.perf_counter() - begin:.1f} s"
+
+
+MEASUREMENTS = {"wake": wake, "idle": idle, "mail": mail, "prompt": prompt, "demo": demo}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="|".join(MEASUREMENTS))
+    parser.add_argument("--lesson", default=ROOT / "s15_agent_teams" / "code.py", type=Path)
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(MEASUREMENTS):
+        parser.error(f"There is no measurement {', '.join(unknown)}.")
+    for name in options.names or MEASUREMENTS:
+        print(MEASUREMENTS[name](options.lesson.resolve()), flush=True)
+    os._exit(0)          # the teammates rest for ever
+
+
+if __name__ == "__main__":
+    main()
