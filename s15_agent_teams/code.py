@@ -326,9 +326,10 @@ class Teammate:
                 self.state = state
                 if reason:
                     BUS.send(self.name, "lead", reason, "error")
-                if unread := BUS.close(self.name):
-                    BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
-                             + "\n".join(map(as_words, unread)))
+                with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
+                    if unread := BUS.close(self.name):
+                        BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
+                                 + "\n".join(map(as_words, unread)))
 
 
 def living():
@@ -399,13 +400,18 @@ class PermissionBroker:
             with LOCK:
                 if question in self.questions:
                     self.questions.remove(question)
-        return question.answer in ("y", "a")
+        return question.answer in ("y", "a") and not asked_to_stop(agent)
+
+    def waiting(self):
+        """The questions that nobody has decided, neither the person nor a stop, oldest first."""
+        with LOCK:
+            return [question for question in self.questions if not asked_to_stop(question.agent)]
 
     def resolve_all(self, decider):
         """Put waiting questions to `decider`, oldest first: "y", "a", "n" or "d". How many."""
         decided = 0
-        while question := next(iter(self.questions), None):
-            answer = decider(question)
+        while questions := self.waiting():
+            question, answer = questions[0], decider(questions[0])
             with LOCK:
                 if answer in ("a", "d"):
                     self.remembered[question.agent, question.command] = answer
@@ -424,7 +430,8 @@ def ask_permission(question):
     """The decider that asks the person. End of input is no."""
     show(f"{question.agent} wants to run a command:\n{textwrap.indent(question.command, '    ')}",
          "ask")
-    return ask_until("  [y] yes  [a] always  [n] no  [d] never > ", PERMISSION_WORDS.get) or "n"
+    return ask_until("  [y] yes  [a] always  [n] no  [d] never > ",
+                     lambda line: PERMISSION_WORDS.get(normal(line))) or "n"
 
 
 # ── Tools ──────────────────────────────────────────────────────────────────────────── new ──
@@ -567,6 +574,7 @@ def run_tool(agent, call, refused):
             raise PermissionError(refused)
         return {**result, "content": invoke(agent, call).strip() or "(no output)"}
     except Exception as error:
+        agent.check()                                # after a hard stop nobody wants to know
         text = f"{call['name']} failed: {error or type(error).__name__}"
         show(f"{agent.name}: {text}", "fault")
         return {**result, "content": text, "is_error": True}
@@ -633,7 +641,8 @@ def ask_model(agent):
                    + ADVICE.get(error.status_code, ""))
     except anthropic.APIConnectionError as error:
         problem = f"cannot be reached: {error.__cause__ or error}. Check ANTHROPIC_BASE_URL."
-    except (anthropic.AnthropicError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (anthropic.AnthropicError, ValueError, TypeError, LookupError, AttributeError,
+            RecursionError) as error:
         problem = f"gave no answer of the Messages API: {error!r}"
     raise ModelError(excerpt(" ".join(f"The model at {client().base_url} {problem}".split())))
 
@@ -648,8 +657,9 @@ def remember(agent, content):
                                          ensure_ascii=False)))
     blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
     calls = [block for block in blocks if block["type"] == "tool_use"]
-    if not all(isinstance(call["input"], dict) for call in calls):
-        raise TypeError("the input of a call is no object")
+    if any([type(call[key]) for key in ("id", "name", "input")] != [str, str, dict]
+           for call in calls):
+        raise TypeError("a tool call has an id, a name and an input")
     results = [{"type": "tool_result", "tool_use_id": call["id"], "content": NO_RESULT,
                 "is_error": True} for call in calls]
     agent.history += [{"role": role, "content": content}
@@ -667,9 +677,6 @@ def client():
 
 
 # ── Lead ───────────────────────────────────────────────────────────────────────────── new ──
-
-MAX_CARES = 100              # how often the lead looks after something before it asks the person
-
 
 class Lead:
     """The agent in the main thread: the person talks to it, and it alone spawns teammates."""
@@ -736,6 +743,54 @@ def consume_lead_inbox():
     return mail
 
 
+LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many, who looks after it
+    ("question", lambda: len(BROKER.waiting()), lambda: BROKER.resolve_all(ask_permission)),
+    ("message", lambda: count_mail(), lambda: answer_mail()),
+]
+
+
+# ── Team commands ──────────────────────────────────────────────────────────────────── new ──
+
+LEAVE_LIMIT = 2.0            # seconds that tools under way have to finish when the person leaves
+
+
+@command("/team", "who is there; the same as /team list")
+@command("/team list")
+def team_list(*_):
+    for member in list(TEAM.values()):
+        show(f"{member.name} [{member.state}]", member.name)
+    if not TEAM:
+        show("There are no teammates yet.")
+
+
+@command("/team stop", "NAME: cut a teammate off at once")
+def team_stop(name="", *_):
+    member = next((member for member in living() if member.name.casefold() == name), None)
+    if not member:
+        raise BUS.unknown(name)
+    member.stop()
+    show(f"'{member.name}' is cut off and reports nothing any more.")
+
+
+def leave():
+    """Cut off who is there, and say what was left undone and where the record is."""
+    for member in living():
+        if member.state != IDLE:
+            show(f"Left undone: {member.name} was at work and is cut off.", "fault")
+        member.stop()
+    with contextlib.suppress(KeyboardInterrupt):
+        BUS.wait("lead", lambda: all(member.ended for member in TEAM.values()), LEAVE_LIMIT)
+    consume_lead_inbox()
+    if BUS.folder.exists():
+        show(f"The record of this run: {BUS.folder}")
+    show("Goodbye.")
+
+
+# ── At rest ────────────────────────────────────────────────────────────────────────── new ──
+
+MAX_CARES = 100              # how often the lead looks after something before it asks the person
+
+
 def answer_mail():
     if hear(LEAD, consume_lead_inbox()):
         LEAD.turn()
@@ -745,12 +800,6 @@ def count_mail():
     """How much mail makes a turn of the lead: not an idle notice, which goes with the next."""
     messages, faults, _ = BUS.messages("lead")
     return len(faults) + sum(msg["type"] != "idle_notification" for msg in messages)
-
-
-LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many, who looks after it
-    ("question", lambda: len(BROKER.questions), lambda: BROKER.resolve_all(ask_permission)),
-    ("message", count_mail, answer_mail),
-]
 
 
 def waiting():
@@ -777,7 +826,6 @@ def until_rest():
 # ── Prompt ─────────────────────────────────────────────────────────────────────────── new ──
 
 PROMPT = "lead> "
-LEAVE_LIMIT = 2.0            # seconds that tools under way have to finish when the person leaves
 
 
 def talk():
@@ -812,15 +860,6 @@ def obey(line):
     show(f"There is no command {line}. /help lists them.", "fault")
 
 
-@command("/team", "who is there; the same as /team list")
-@command("/team list")
-def team_list(*_):
-    for member in list(TEAM.values()):
-        show(f"{member.name} [{member.state}]", member.name)
-    if not TEAM:
-        show("There are no teammates yet.")
-
-
 @command("/team messages", "the last 20 messages to the lead; takes none away")
 def team_messages(*_):
     with LOCK:
@@ -836,34 +875,11 @@ def team_permissions(*_):
     show(f"{BROKER.resolve_all(ask_permission)} question(s) decided.")
 
 
-@command("/team stop", "NAME: cut a teammate off at once")
-def team_stop(name="", *_):
-    member = next((member for member in living() if member.name.casefold() == name), None)
-    if not member:
-        raise BUS.unknown(name)
-    member.stop()
-    show(f"'{member.name}' is cut off and reports nothing any more.")
-
-
 @command("/help", "this list; q or exit leaves")
 def show_help(*_):
     for words, (_, usage) in COMMANDS.items():
         if usage:
             show(f"{words:20} {usage}")
-
-
-def leave():
-    """Cut off who is there, and say what was left undone and where the record is."""
-    for member in living():
-        if member.state != IDLE:
-            show(f"Left undone: {member.name} was at work and is cut off.", "fault")
-        member.stop()
-    with contextlib.suppress(KeyboardInterrupt):
-        BUS.wait("lead", lambda: all(member.ended for member in TEAM.values()), LEAVE_LIMIT)
-    consume_lead_inbox()
-    if BUS.folder.exists():
-        show(f"The record of this run: {BUS.folder}")
-    show("Goodbye.")
 
 
 # ── Screen ─────────────────────────────────────────────────────────────────────────── new ──
@@ -915,7 +931,7 @@ def ask(prompt):
 def ask_until(prompt, parse):
     """What `parse` makes of the person's line, asking again while that is None; None at the end."""
     while (line := ask(prompt)) is not None:
-        if (answer := parse(normal(line))) is not None:
+        if (answer := parse(line)) is not None:
             return answer
         show("That is no answer. Take one of those in brackets.", "ask")
 
@@ -941,9 +957,8 @@ def excerpt(text):
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}… ({len(text)} characters)"
 
 
-# ── Start ──────────────────────────────────────────────────────────────────────────── new ──
+# ── Demo ───────────────────────────────────────────────────────────────────────────── new ──
 
-OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_model.py"
 DEMO_LINES = [
     "Spawn alice as a backend developer. Ask her to create a file called schema.sql with a users "
     "table.",
@@ -951,11 +966,14 @@ DEMO_LINES = [
     "Spawn bob as a tester. Ask him to check if schema.sql exists and list its contents.",
     "Ask bob to run the command `echo all good`.", "y",
     "Let alice look at schema.sql, then run `echo checked`.", "^C",
-    "/team list", "/team stop alice", "/team messages", "q",
+    "/team list", "/team stop alice", "Ask alice to report.", "/team messages", "q",
 ]
 DEMO_END = {"alice": STOPPED, "bob": IDLE}
 
 
+# ── Start ──────────────────────────────────────────────────────────────────────────── new ──
+
+OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_model.py"
 def main():
     global DEMO, ALLOW_ALL
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,5 +1,7 @@
 """What the tests share: a lesson loaded fresh, a scripted model behind real HTTP, waiting with a limit."""
 
+import contextlib
+import functools
 import importlib.util
 import io
 import itertools
@@ -26,9 +28,19 @@ def pytest_addoption(parser):
                      help="run a lesson's tests on another implementation")
 
 
+def pytest_configure(config):
+    config.addinivalue_line(       # no thread may end with a traceback
+        "filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
 def lesson_path(config, name):
     others = dict(option.split("=", 1) for option in config.getoption("--lesson"))
     return Path(others.get(name, LESSONS[name])).resolve()
+
+
+@functools.cache
+def code_of(path):
+    return compile(path.read_text(encoding="utf-8"), path, "exec")
 
 
 def load(path):
@@ -36,7 +48,7 @@ def load(path):
     spec = importlib.util.spec_from_file_location(f"lesson_{next(COUNT)}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    exec(code_of(path), module.__dict__)
     return module
 
 
@@ -212,10 +224,10 @@ def lesson(request, tmp_path):
     return module
 
 
-@pytest.fixture
-def stage(lesson, tmp_path, monkeypatch):
-    """The lesson on a stage. No request may be refused."""
-    stage = Stage(lesson, tmp_path / "workspace")
+@contextlib.contextmanager
+def on_stage(module, workspace, monkeypatch):
+    """A lesson on a stage, which is cleared at the end. No request may be refused."""
+    stage = Stage(module, workspace)
     for name in ("ANTHROPIC_AUTH_TOKEN", "MODEL_ID", "ANTHROPIC_MODEL", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", stage.server.url)
@@ -223,8 +235,15 @@ def stage(lesson, tmp_path, monkeypatch):
     yield stage
     for held in stage.held:
         held.free.set()
-    for member in stage.lesson.living():
+    for member in module.living():
         member.stop()
-    until(lambda: all(member.ended for member in stage.lesson.TEAM.values()))
+    until(lambda: all(member.ended for member in module.TEAM.values()))
     threading.Thread(target=stage.server.close, daemon=True).start()     # 50 ms; nobody waits
     assert stage.server.refusals == []
+
+
+@pytest.fixture
+def stage(lesson, tmp_path, monkeypatch):
+    """The lesson on a stage of its own."""
+    with on_stage(lesson, tmp_path / "workspace", monkeypatch) as stage:
+        yield stage

@@ -1,4 +1,4 @@
-"""A lesson as a person runs it: a process of its own, keys, and a screen to look at."""
+"""A lesson as a person runs it: a process of its own, keys, and a screen to look at. POSIX only."""
 
 import fcntl
 import os
@@ -10,7 +10,10 @@ import termios
 import threading
 import time
 
-LIMIT = 30      # seconds that a test waits for something to appear, or for a process to end
+from conftest import LIMIT, Held, Script, serve
+
+PROMPT = "lead> "
+QUESTION = "[y] yes"
 
 # Python makes the pty the controlling terminal, so that Ctrl-C is a signal, and becomes the lesson.
 ENTER = ("import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -18,15 +21,64 @@ ENTER = ("import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); 
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-class Terminal:
-    """A running Python program, the keyboard before it and everything it has shown."""
+class Model:
+    """A scripted model behind real HTTP, for one process."""
 
-    def __init__(self, *arguments, folder, environment):
+    def __init__(self):
+        self.script, self.held = Script(), []
+        self.server = serve(self.script)
+
+    def play(self, **answers):
+        """From now on the agents give these answers, and only new calls count."""
+        self.script.calls.clear()
+        self.script.answers.clear()
+        self.script.answers.update({agent: list(given) for agent, given in answers.items()})
+
+    def calls(self, agent):
+        return self.script.calls.get(agent, [])
+
+    def hold(self, answer):
+        """An answer that waits until it is let go."""
+        self.held.append(Held(answer))
+        return self.held[-1]
+
+    def let_go(self):
+        for held in self.held:
+            held.free.set()
+
+    def end(self):
+        self.let_go()
+        self.server.close()
+
+
+def surroundings(folder, model=None, **more):
+    """An environment without a key, a language or the habits of the person who runs the tests."""
+    url = {"ANTHROPIC_BASE_URL": model.server.url} if model else {}
+    return {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm",
+            "PYTHONDONTWRITEBYTECODE": "1", **url, **more}
+
+
+def piped(lesson, typed, *options, folder, model=None, **environment):
+    """A lesson that reads `typed` from a pipe and writes into files: status, output, errors."""
+    folder.mkdir(exist_ok=True)
+    with open(folder / "out.txt", "w+b") as out, open(folder / "err.txt", "w+b") as err:
+        status = subprocess.run(
+            [sys.executable, lesson, *options], input=typed, stdout=out, stderr=err, cwd=folder,
+            env=surroundings(folder, model, **environment), timeout=LIMIT).returncode
+    return status, (folder / "out.txt").read_text("utf-8"), (folder / "err.txt").read_text("utf-8")
+
+
+class Terminal:
+    """A running lesson, the keyboard before it, and everything that its screen has shown."""
+
+    def __init__(self, lesson, *options, folder, model=None, **environment):
+        self.folder, self.model = folder, model
         self.keyboard, screen = pty.openpty()
         termios.tcsetwinsize(screen, (50, 200))      # wide: no line of a test is broken in two
         self.process = subprocess.Popen(
-            [sys.executable, "-ISc", ENTER, *map(str, arguments)], stdin=screen, stdout=screen,
-            stderr=screen, cwd=folder, env=environment, start_new_session=True)
+            [sys.executable, "-ISc", ENTER, lesson, *options], stdin=screen, stdout=screen,
+            stderr=screen, cwd=folder, env=surroundings(folder, model, **environment),
+            start_new_session=True)
         os.close(screen)
         self.raw = b""             # what was shown, byte for byte
         self.seen = 0              # how far in `screen` the test has followed
@@ -36,11 +88,11 @@ class Terminal:
         self.watcher.start()
 
     def watch(self):
-        """Collect what is shown until the program has ended; nobody waits for a full screen."""
+        """Collect what is shown until the lesson has ended; it never waits for a full screen."""
         while self.open:
             try:
                 data = os.read(self.keyboard, 65536)
-            except OSError:        # how Linux says that nobody holds the other side any more
+            except OSError:        # so Linux says that nobody holds the other side any more
                 data = b""
             with self.changed:
                 self.raw += data
@@ -58,7 +110,7 @@ class Terminal:
         return self.screen.rpartition("\n")[2].rpartition("\r")[2]
 
     def press(self, keys):
-        os.write(self.keyboard, keys.encode() if isinstance(keys, str) else keys)
+        os.write(self.keyboard, keys.encode())
 
     def type(self, line=""):
         """Type a line and press Enter."""
@@ -71,13 +123,11 @@ class Terminal:
         """Press Ctrl-D."""
         self.press("\x04")
 
-    def until(self, condition, what):
-        """Wait until the screen is as it should be; what the condition returned."""
+    def until(self, condition, failure):
+        """Wait until the screen is as it should be."""
         with self.changed:
             self.changed.wait_for(lambda: condition() or not self.open, LIMIT)
-            value = condition()
-        assert value, f"{what}. The screen since then:\n{self.screen[self.seen:]}"
-        return value
+            assert condition(), f"{failure}. Since then:\n{self.screen[self.seen:]}"
 
     def expect(self, *texts):
         """Wait until the texts have appeared, each behind the one before; what was shown by then."""
@@ -88,18 +138,26 @@ class Terminal:
         return self.screen[start:self.seen]
 
     def expect_line(self, text):
-        """Wait until the last line is this one."""
-        self.until(lambda: self.line == text, f"the last line is {self.line!r}, not {text!r}")
+        """Wait until this, and no more, stands on the last line."""
+        self.until(lambda: self.line == text, f"the last line is not {text!r}")
+
+    def look(self, command):
+        """What a command of the prompt shows."""
+        self.type(command)
+        return self.expect(f"{command}\n", PROMPT).removesuffix(PROMPT)
 
     def exit_status(self):
-        """Wait for the end of the program."""
+        """Wait for the lesson's end; nobody has seen a traceback."""
         status = self.process.wait(LIMIT)
         self.watcher.join(LIMIT)
+        assert "Traceback" not in self.screen, self.screen
         return status
 
     def end(self):
-        """Close the terminal, whatever still runs in it."""
+        """Switch the terminal off, whatever still runs."""
         self.process.kill()
         self.process.wait()
         self.watcher.join(LIMIT)
         os.close(self.keyboard)
+        if self.model:
+            self.model.end()

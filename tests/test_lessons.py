@@ -1,13 +1,11 @@
 """The form of the lessons: banners, what may stand where, what stays out."""
 
 import ast
-import re
 
 import pytest
-from conftest import LESSONS
+import sections as carried
+from sections import BANNER, LESSONS, carry, faults
 
-BANNER = re.compile(r"^# ── (?P<title>.+?) ─+ (?P<tag>new|changed from s\d\d|from s\d\d) ──$",
-                    re.MULTILINE)
 PARAMETERS = pytest.mark.parametrize("path", LESSONS.values(), ids=LESSONS)
 
 
@@ -19,15 +17,15 @@ def functions(tree):
 def test_every_banner_has_the_one_form(path):
     source = path.read_text(encoding="utf-8")
     lines = [line for line in source.splitlines() if line.startswith("# ──")]
-    assert lines == [match[0] for match in BANNER.finditer(source)]
+    assert lines == [match[0].rstrip() for match in BANNER.finditer(source)]
     assert len({len(line) for line in lines}) == 1, "banners are of one width"
     titles = [match["title"] for match in BANNER.finditer(source)]
     assert len(titles) == len(set(titles))
 
 
-def test_the_first_lesson_is_new_throughout():
-    tags = [match["tag"] for match in BANNER.finditer(LESSONS["s15"].read_text(encoding="utf-8"))]
-    assert set(tags) == {"new"}
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_banner_tells_the_truth(lesson):
+    assert list(faults(lesson)) == []
 
 
 @PARAMETERS
@@ -69,3 +67,52 @@ def test_functions_are_short_and_lines_fit(path):
     assert max(map(len, source.splitlines())) <= 100
     longest = max(functions(ast.parse(source)), key=lambda node: node.end_lineno - node.lineno)
     assert longest.end_lineno - longest.lineno < 35, longest.name
+
+
+def banner(title, tag):
+    return f"# ── {title} ───── {tag} ──\n"
+
+
+FIRST = banner("Bus", "new") + "\ndef send():\n    pass\n"
+SECOND = (banner("Plans", "new") + "\nPLANS = []\n\n\n" + banner("Bus", "from s15")
+          + "\ndef send():\n    pass\n")
+
+
+@pytest.fixture
+def two_lessons(tmp_path, monkeypatch):
+    """A function that writes two lessons and makes them the ones that are looked at."""
+    paths = {"s15": tmp_path / "first.py", "s16": tmp_path / "second.py"}
+    monkeypatch.setattr(carried, "LESSONS", paths)
+
+    def write(first, second):
+        paths["s15"].write_text(first, encoding="utf-8")
+        paths["s16"].write_text(second, encoding="utf-8")
+        return paths["s16"]
+    return write
+
+
+@pytest.mark.parametrize("old, new, fault", [
+    ("pass", "return", "Bus is tagged 'from s15' and is not the same"),
+    ("from s15", "changed from s15", "Bus is tagged 'changed from s15' and is the same"),
+    ("from s15", "from s14", "Bus last changed in s15, not in s14"),
+    ("from s15", "new", "Bus is not new: s15 has it"),
+    ("PLANS = []", "PLANS = []\n\n\n" + banner("Screen", "from s15"), "Screen last changed in None"),
+])
+def test_a_banner_that_is_stale_in_either_direction_is_found(two_lessons, old, new, fault):
+    two_lessons(FIRST, SECOND)
+    assert list(faults("s16")) == []
+    two_lessons(FIRST, SECOND.replace(old, new))
+    assert fault in "; ".join(faults("s16"))
+
+
+def test_a_new_section_behind_a_carried_one_is_found(two_lessons):
+    two_lessons(FIRST, SECOND + "\n\n" + banner("Late", "new") + "\nLATE = 1\n")
+    assert list(faults("s16")) == ["Late is new and stands behind Bus"]
+
+
+def test_a_mended_section_is_copied_forward(two_lessons):
+    mended = FIRST.replace("pass", "return 1")
+    path = two_lessons(mended, SECOND)
+    carry("s16")
+    assert path.read_text(encoding="utf-8") == SECOND.replace("pass", "return 1")
+    assert list(faults("s16")) == []

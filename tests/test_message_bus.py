@@ -1,5 +1,6 @@
 """The message bus: many write to an inbox file, one reads it, each message once and in order."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -37,7 +38,7 @@ TEXTS = {
 }
 REFUSED_NAMES = ["../x", "a/b", "a\\b", "..", ".", "", " ", "a b", "a\n", "a.b", "C:", "a\0", "*",
                  "lead", "Lead", "LEAD", "CON", "con", "nul", "Aux", "prn", "COM1", "lpt9", "COM¹",
-                 "alice", "Alice", "ALICE", "x" * 33, "x" * 200, "小" * 33]   # the last three are too long
+                 "alice", "Alice", "ALICE", "x" * 33, "x" * 200, "小" * 33]
 FAULTY_LINES = {
     "no JSON": b"hello, alice",
     "no object": b'["from", "to"]',
@@ -284,6 +285,24 @@ def test_close_returns_what_was_never_read(bus):
     send_all(bus, "late")
     assert contents(bus.close("alice")) == ["late"]
     assert bus.close("alice") == []
+
+
+def test_what_was_sent_when_an_inbox_closes_is_read_or_returned(lesson, bus):
+    def write(sender):
+        start.wait()
+        for count in itertools.count():
+            try:
+                bus.send(sender, "alice", "words")
+            except lesson.UnknownAgent:
+                return count
+
+    for _ in range(20):
+        start = threading.Barrier(4)
+        writers = [Task(write, sender) for sender in "abc"]
+        start.wait()
+        received = bus.receive("alice") + bus.close("alice")
+        assert len(received) == sum(writer.result() for writer in writers)
+        bus.open("alice")
 
 
 def test_a_new_agent_of_an_old_name_gets_none_of_the_old_mail(bus, folder):

@@ -1,4 +1,4 @@
-"""Permission bubbling: a teammate's command asks in its thread, the person answers in the main one."""
+"""Permission bubbling: a teammate's command waits until the person has been asked."""
 
 import threading
 
@@ -177,11 +177,17 @@ def test_a_stop_releases_the_waiter_with_no(stage, monkeypatch):
     assert stage.mail() == []
 
 
-def test_a_stop_that_came_before_the_question_is_a_no(stage):
+@pytest.fixture
+def alice(stage):
+    """Alice, in the middle of a call of her model."""
     held = stage.hold("late")
-    stage.spawn("alice", held)
+    alice = stage.spawn("alice", held)
     assert held.asked.wait(LIMIT)
-    stage.TEAM["alice"].stop()
+    return alice
+
+
+def test_a_stop_that_came_before_the_question_is_a_no(stage, alice):
+    alice.stop()
     assert Task(stage.BROKER.submit_and_wait, "alice", "ls").result() is False
     assert stage.BROKER.resolve_all(always("y")) == 0
 
@@ -196,6 +202,13 @@ def test_a_stop_during_the_review_is_not_overruled_by_the_answer(stage):
 
     assert stage.BROKER.resolve_all(decide) == 0
     assert not ran(stage)
+
+
+def test_a_yes_that_comes_after_the_stop_is_a_no(stage, alice):
+    task = ask(stage.BROKER, "alice", "ls")
+    with stage.LOCK:                        # the waiter cannot wake before the answer is there
+        stage.BROKER.resolve_all(lambda question: alice.stop() or "y")
+    assert task.result() is False
 
 
 # ── The person ───────────────────────────────────────────────────────

@@ -454,7 +454,7 @@ def test_a_new_teammate_gets_none_of_the_mail_to_an_old_one(stage):
 # ── Failure ──────────────────────────────────────────────────────────
 
 def failed(stage, reason):
-    """Alice has failed, the lead has heard it once, nothing reads like success, the name is free."""
+    """Alice has failed and the lead has heard it once, nothing else; her name is free."""
     ended(stage, "alice", "FAILED")
     assert types(stage) == ["error"]
     [message] = stage.mail()

@@ -1,8 +1,9 @@
-"""The tools: what a command may do, where files may lie, and what a model is told of its mistakes."""
+"""The tools: what a command may do, where files may lie, and what models are told."""
 
 import os
 import re
 import threading
+from pathlib import Path
 
 import pytest
 from conftest import POSIX, Lifeline, Task, call, results_of, until
@@ -132,7 +133,8 @@ def test_a_child_in_the_background_does_not_hold_the_call(bash, workspace):
 @POSIX
 def test_two_commands_run_at_once_and_keep_their_output_apart(lesson, bash, workspace):
     os.mkfifo(workspace / "meet")
-    tasks = [Task(bash, "read line < meet; echo got $line"), Task(bash, "echo word > meet; echo put")]
+    tasks = [Task(bash, "read line < meet; echo got $line"),
+             Task(bash, "echo word > meet; echo put")]
     assert [task.result() for task in tasks] == ["got word\n", "put\n"]
 
 
@@ -163,10 +165,10 @@ def test_a_path_that_is_refused_is_neither_read_nor_written(lesson, read, write,
 
 @pytest.mark.parametrize("path", INSIDE)
 def test_a_path_inside_is_written_and_read(lesson, read, write, workspace, path):
-    assert lesson.safe_path(path).is_relative_to(workspace.resolve())
+    assert lesson.safe_path(path) == Path(os.path.normpath(workspace.resolve() / path))
     assert path in write(path, "你好\n")
     assert read(path) == "你好\n"
-    assert (workspace / path).read_text(encoding="utf-8") == "你好\n"
+    assert lesson.safe_path(path).read_text(encoding="utf-8") == "你好\n"
 
 
 def test_an_absolute_path_inside_is_fine(read, write, workspace):
@@ -204,7 +206,7 @@ def test_readers_see_only_whole_versions(write, workspace):
 
     readers = [Task(look) for _ in range(2)]
     start.wait()
-    for number in range(150):
+    for number in range(60):
         write("large.txt", versions[number % 3])
     done.set()
     for reader in readers:

@@ -8,6 +8,7 @@ Run it alone with `python tools/offline_model.py --port 8787`. Left out: streami
 
 import argparse
 import contextlib
+import html
 import itertools
 import json
 import os
@@ -18,8 +19,10 @@ import sys
 import threading
 import time
 import uuid
+from collections import defaultdict
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePath
 
 MAX_BODY = 32 * 1024 * 1024     # bytes of a request; the real API takes no more
 CHUNK = 1 << 16                 # bytes read at a time of a body that is thrown away
@@ -442,11 +445,648 @@ def serve(policy, port=0):
     return server
 
 
-# ── The player ───────────────────────────────────────────────────────
+# ── The player: what a request tells ─────────────────────────────────
+
+MAIL = re.compile(r"<message\b([^>]*)>(.*?)</message>", re.DOTALL)
+ANSWER = "answer"       # stands in a story where a text ended a turn
+
+
+@dataclass(frozen=True)
+class Mail:
+    """Words that reached an agent; the person's have the type "words"."""
+
+    sender: str
+    type: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """A tool call and what came of it."""
+
+    tool: str
+    input: dict
+    result: str
+    failed: bool
+
+
+def letters(words):
+    """The mail in a text, then the person's own words."""
+    for attributes, content in MAIL.findall(words):
+        named = dict(re.findall(r'(\w+)="([^"]*)"', attributes))
+        yield Mail(html.unescape(named.get("from", "?")), named.get("type", "message"),
+                   content.replace("&lt;/", "</").strip())
+    if rest := MAIL.sub("", words).strip():
+        yield Mail("", "words", rest)
+
+
+def done(block, result):
+    """The Done of a tool_use block and its tool_result."""
+    words = "\n".join(part.get("text", "") for part in as_blocks(result.get("content", "")))
+    return Done(block["name"], block["input"], words.removeprefix(f"{block['name']} failed: "),
+                result.get("is_error", False) or words.startswith("Error"))
+
+
+def story_of(request):
+    """What has happened to an agent, oldest first: Mail, Done and ANSWER."""
+    messages = merged(request["messages"])
+    results = {block["tool_use_id"]: block for message in messages for block in message["content"]
+               if block["type"] == "tool_result"}
+    for message in messages:
+        calls = [done(block, results[block["id"]]) for block in message["content"]
+                 if block["type"] == "tool_use"]
+        for event in calls:
+            yield event
+            inbox = event.result if event.tool == "check_inbox" else ""
+            yield from (mail for mail in letters(inbox) if mail.sender)
+        for block in message["content"]:
+            if message["role"] == "user" and block["type"] == "text":
+                yield from letters(block["text"])
+        if message["role"] == "assistant" and not calls:
+            yield ANSWER
+
+
+def calls_of(story, *tools):
+    """The calls of these tools in a story."""
+    return [event for event in story if isinstance(event, Done) and event.tool in tools]
+
+
+def after_last(story, test):
+    """The place behind the last event that passes a test, 0 if none does."""
+    return max((n + 1 for n, event in enumerate(story) if test(event)), default=0)
+
+
+class Scene:
+    """Who an agent is, what it was told last and what it has done since."""
+
+    def __init__(self, request):
+        system = " ".join(block["text"] for block in as_blocks(request.get("system", [])))
+        who = re.search(r"You are '(.+?)',\s+an?\s+([^.\n]+)", system)
+        self.name, self.role = who.groups() if who else ("lead", "")
+        self.tools = {tool["name"] for tool in request.get("tools", [])}
+        self.story = list(story_of(request))
+        answered = after_last(self.story, lambda event: event is ANSWER)
+        told = after_last(self.story, self.tells) - 1
+        self.fresh = self.story[answered:]
+        # The person's last words replace those before; what reaches a teammate in mid-turn adds up.
+        start = max(told, 0) if self.name == "lead" else answered
+        self.before, since = self.story[:start], self.story[start:]
+        self.orders = [event.text for event in since if self.tells(event)]
+        self.done = [event for event in since if isinstance(event, Done)]
+        self.is_new = told >= answered
+        self.chinese = any(map(is_chinese, self.orders))
+
+    def tells(self, event):
+        """Whether an event is an order: the person's words, for a teammate any message."""
+        types = ["words"] if self.name == "lead" else ["words", "message"]
+        return isinstance(event, Mail) and event.type in types
+
+    def say(self, key, /, **fields):
+        """A sentence of PHRASES in the language of the orders."""
+        return PHRASES[key][self.chinese].format_map(defaultdict(str, fields))
+
+# ── The player: how words are read ───────────────────────────────────
+
+CJK = "[\u4e00-\u9fff]"
+Q = "[\"'`“”‘’「」]?"
+QUOTED = re.compile(r"`[^`\n]+`|\"[^\"\n]+\"|“[^”\n]+”|‘[^’\n]+’|「[^」\n]+」"
+                    r"|(?<!\w)'[^'\n]+'(?!\w)")
+NAMED = re.compile(r"\b(?:spawn|ask|tell|let|have|called|named|and|from|for) (?u:[\w-]+)",
+                   re.IGNORECASE | re.ASCII)
+SENTENCE_END = re.compile(r"[.!?;]+\s+|[。；！？]\s*|\n+")
+JOINT = re.compile(r"[.!?;,]+\s+|[，。；！？、,]\s*|\n+|\s+(?=(?:and|then)\b)"
+                   r"|\s*(?=然后|接着|随后|再|并|同时)", re.IGNORECASE | re.ASCII)
+TAIL = re.compile(r"(?:(?<![./\s])[.!?,;]|[。！？，；\s])+$")
+QUESTION = re.compile(r"^(?:what|who|where|when|why|how|which|is|are|do|does|did|has)\b"
+                      r"|吗$|呢$|什么|谁|怎么|哪|几", re.IGNORECASE | re.ASCII)
+POLITE = (r"(?:please|then|now|and|also|next|first|finally|so|ok|okay|(?:can|could|would|will) you"
+          r"|i want you to|i(?:'d| would) like you to|tell me|show me|try to|hi|hello|hey|thanks)\b"
+          r"|[\s,，.。!！]|你好|谢谢|请问|请"
+          r"|麻烦|帮我|帮忙|你|能不能|能否|可以|现在|先|再|然后|接着|随后|最后|同时|并且|并|也|告诉我")
+
+WHO = rf"{Q}(?P<who>(?!(?:me|us|you|it|the|an?|your|my|this|that)\b)(?u:[\w-]+)){Q}"
+TASK = "(?P<task>.+)"
+VERBS = "看读写创新建运执跑检查列打添加确把在用修改给介发留说去来"     # a Chinese name ends before one
+ZH_WHO = (rf"{Q}(?P<who>[她他它]们?|大家|所有人|[A-Za-z][\w-]*(?![\w.])"
+          rf"|(?![我你{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
+ONE = {"her", "him", "his", "she", "he", "她", "他", "它"}
+ALL = {"them", "they", "their", "both", "everyone", "她们", "他们", "它们", "大家", "所有人"}
+ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of|角色\s*[是为：:]?"
+        r"|身份[是为]|担任|作为|来?当|来?做|[(（]|的)\s*)(?:(?:an?|the|our|my)\s+|一[名个位]\s*)?"
+        rf"{Q}(?P<role>[^.,;:!?，。；：！？、()（）\n]+?){Q}"
+        r"(?=\s*(?:[.,;:!?，。；：！？、()（）\n]|$|(?:and|to|who|with|please)\b|(?:和|以及)))[)）]?")
+PERSON = re.compile(
+    rf"(?:[\s,，、]|\band\b|和|以及)*{Q}(?P<name>(?!please\b)(?u:[\w-]){{1,32}}?){Q}"
+    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|(?:and|to|with|who)\b|和)))", re.I | re.A)
+PATH = r"(?:[\w.-]*[/\\])+[\w.-]*\w|\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]\w*"
+FILES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (    # the surest form first
+    rf"\b(?:file|script)\s+(?:called|named)\s+{Q}([^\s\"'`“”，。,;]+?)(?=\.?(?:[\s\"'`”,;，。]|$))",
+    rf"(?:名为|叫做?|命名为)\s*{Q}([^\s\"'`“”，。,;]+?){Q}\s*的?\s*(?:文件|脚本)",
+    rf"(?:\b(?:to|into|in|as)\s+|[到进入为]\s*){Q}({PATH})",
+    r"[`\"'“‘「]([^`\"'”’」\n]*\w\.\w{1,8})[`\"'”’」]",
+    rf"({PATH})")]
+IT = re.compile(r"\b(?:it|its|the file|contents?)\b|它|内容|这个文件|该文件", re.I | re.A)
+
+
+def is_chinese(words):
+    """Whether words are Chinese, quotes and names aside."""
+    return re.search(CJK, NAMED.sub("", QUOTED.sub("", words))) is not None
+
+
+def split(words, joint, rows):
+    """The pieces of an order: it is cut at a joint after which something of the rows begins."""
+    masked = QUOTED.sub(lambda quote: "_" * len(quote[0]), words)
+    pieces, start = [], 0
+    for gap in joint.finditer(masked):
+        if any(row.match(words, gap.end()) for row in rows):
+            pieces.append(words[start:gap.start()])
+            start = gap.end()
+    return [*pieces, words[start:]]
+
+
+def polished(words, chinese):
+    """Words as a sentence of their own."""
+    words = TAIL.sub("", words).lstrip()
+    if QUOTED.fullmatch(words) and words[0] != "`":
+        words = words[1:-1]
+    if not chinese and not re.match(PATH, words, re.ASCII):
+        words = words[:1].upper() + words[1:]
+    is_question = QUESTION.search(words) is not None
+    return words + [[".", "?"], ["。", "？"]][chinese][is_question]
+
+
+class Intent:
+    """A row: what somebody may want, how it is said in both languages, which blocks it asks for.
+
+    The maker gets the match and the Reading; None means that it was not meant after all.
+    """
+
+    def __init__(self, english, chinese, maker):
+        self.forms = [re.compile(rf"(?:{POLITE})*(?:{form})", re.I | re.A | re.S)
+                      for form in (english, chinese)]
+        self.maker = maker
+
+    def match(self, words, start=0):
+        """The match of one of the forms at a place."""
+        return next((m for form in self.forms if (m := form.match(words, start))), None)
+
+
+class Reading:
+    """What an agent makes of its orders: the blocks they ask for, and what it did not understand."""
+
+    def __init__(self, scene):
+        self.scene, self.blocks, self.unclear, self.spawned = scene, [], [], []
+        self.names = [str(done.input.get("name") or done.input.get("to"))
+                      for done in calls_of(scene.before, "spawn_teammate", "send_message")]
+        self.file = next((str(done.input.get("path")) for done in
+                          reversed(calls_of(scene.before, "read_file", "write_file"))), None)
+        for self.order in scene.orders:
+            self.read(self.order)
+
+    def read(self, order):
+        """Read an order piece by piece; to the lead, what it tells a teammate is one piece."""
+        if self.scene.name != "lead":
+            self.obey_pieces(order, TEAMMATE)
+            return
+        for sentence in split(order, SENTENCE_END, LEAD + WORK):
+            for piece in split(sentence, JOINT, LEAD):
+                if not self.obey(piece, LEAD):
+                    self.obey_pieces(piece, WORK)
+
+    def obey_pieces(self, words, rows):
+        """Read work for the agent itself."""
+        for piece in split(words, JOINT, rows):
+            if not self.obey(piece, rows):
+                self.unclear.append(piece.strip())
+
+    def obey(self, piece, rows):
+        """Add the blocks of the first row that fits; False if none does."""
+        for row in rows:
+            match = row.match(piece)
+            blocks = row.maker(match, self) if match else None
+            if blocks is not None:
+                self.blocks += [block for block in blocks if block not in self.blocks[-1:]]
+                return True
+        return False
+
+    def not_understood(self):
+        """The sentences that say so."""
+        if self.unclear and not self.blocks:
+            return [self.scene.say("help lead" if self.scene.name == "lead" else "help teammate")]
+        return [self.scene.say("unclear", words=words) for words in self.unclear
+                if not re.fullmatch(rf"(?:{POLITE})*", words, re.I | re.A)]
+
+    def people(self, who):
+        """The names that a name or a pronoun stands for."""
+        if who.lower() in ALL:
+            return self.spawned or list(dict.fromkeys(self.names))
+        if who.lower() in ONE:
+            return self.names[-1:]
+        return [next((name for name in self.names if name.lower() == who.lower()), who)]
+
+    def find_file(self, words):
+        """The file that words name, or the last one where they say "it"."""
+        found = next((m[1] for form in FILES if (m := form.search(words))), None)
+        self.file = found or self.file
+        return found or (self.file if IT.search(words) else None)
+
+
+# ── The player: what an order asks for ───────────────────────────────
+
+def spawn(match, reading):
+    """Several teammates, with what they shall do if the same clause says it."""
+    clause, at, calls = match.string, match.end(), []
+    if "name" in match.groupdict():                 # the role stood before the name
+        calls.append(new_teammate(match, reading))
+    while person := PERSON.match(clause, at):
+        at = person.end()
+        calls.append(new_teammate(person, reading))
+    rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去)?\s*", "", clause[at:])
+    if calls and any(row.match(rest) for row in WORK):
+        calls[-1]["input"]["prompt"] = polished(rest, reading.scene.chinese)
+    return calls or None
+
+
+def new_teammate(match, reading):
+    """The call that spawns the one whom a match names."""
+    reading.names.append(match["name"])
+    reading.spawned.append(match["name"])
+    say = reading.scene.say
+    return call("spawn_teammate", name=match["name"], role=match["role"] or say("role"),
+                prompt=say("wait"))
+
+
+def tell(match, reading):
+    """A message, or the first task of one whom these orders spawn."""
+    task = polished(match["task"], reading.scene.chinese)
+    return [message for name in reading.people(match["who"])
+            for message in hand_over(name, task, reading)]
+
+
+def hand_over(name, task, reading):
+    """The call that brings somebody a task; none if the call that spawns it can."""
+    for block in reading.blocks:
+        given = block.get("input", {})
+        if given.get("name") == name and given["prompt"] == reading.scene.say("wait"):
+            given["prompt"] = task
+            return []
+    return [call("send_message", to=name, content=task)]
+
+
+def run(match, reading):
+    """A command: what stands in quotes, otherwise the rest of the clause."""
+    rest = match.string[match.end():].strip()
+    quoted = QUOTED.match(rest)
+    plain = re.match(r"[!-~]?[ -~]*", rest)[0]
+    command = quoted[0][1:-1] if quoted else TAIL.sub("", re.sub(r"\bplease\b\W*$", "", plain))
+    if re.match(r"(?:it|this|that)\b", command) and str(reading.file).endswith(".py"):
+        command = f"python {reading.file}"
+    return None if re.match(r"$|(?:an?|the|all|your|some|it)\b", command) else [
+        call("bash", command=command)]
+
+
+def list_files(match, reading):
+    """The command that lists files."""
+    return [call("bash", command="ls")]
+
+
+def read(match, reading):
+    """A look into the file that is named."""
+    path = reading.find_file(match.string)
+    return [call("read_file", path=path)] if path else None
+
+
+def write(match, reading):
+    """A new file, whose name may have to be guessed."""
+    clause = match.string
+    if IT.search(clause) and reading.file and not any(form.search(clause) for form in FILES):
+        return add(match, reading)
+    path = reading.find_file(clause) or next(
+        (name for noun, name in USUAL_NAMES if re.search(noun, clause, re.I | re.A)), None)
+    reading.file = path or reading.file
+    return [call("write_file", path=path, content=content_for(path, clause))] if path else None
+
+
+def add(match, reading):
+    """More in a file that is there: it is read first and then written whole."""
+    path = reading.find_file(match.string) or reading.file
+    if not path or path.endswith(".json"):
+        return None
+    last = (reading.blocks or [{}])[-1].get("input", {})
+    if "content" in last and last.get("path") == path:          # the order has just created it
+        last["content"] = content_for(path, reading.order)
+        return []
+    old = known_content(path, reading.scene)
+    return [call("read_file", path=path),
+            call("write_file", path=path,
+                 content=f"{old.rstrip()}\n\n{content_for(path, match.string)}")]
+
+
+def known_content(path, scene):
+    """What stands in a file as far as the agent has seen."""
+    for done in reversed(calls_of(scene.story, "read_file", "write_file")):
+        if done.input.get("path") == path and not done.failed:
+            return done.result if done.tool == "read_file" else done.input["content"]
+    return ""
+
+
+def answer(key):
+    """The maker of an answer in words."""
+    return lambda match, reading: [text(reading.scene.say(
+        key, name=reading.scene.name, role=reading.scene.role))]
+
+
+def use(tool):
+    """The maker of a call without arguments."""
+    return lambda match, reading: [call(tool)]
+
+
+TALK = [
+    Intent(r"who(?:'s|\s+is|\s+are)?\b[^.]{0,40}\b(?:team|here|teammates?|there|working)\b"
+           r"|(?:list|show)\s+(?:(?:me|the|all|your|our|my)\s+)*(?:team\b|teammates|members)",
+           r"(?:团队|队伍|队|小组)(?:里|中|上)?(?:现在|目前|都|一共)*有(?:谁|哪|几|什么|多少)"
+           r"|(?:列出|查看|看看|显示)(?:一下|所有|全部|当前|现在|的|\s)*(?:队友|团队|成员|队员)"
+           r"|有(?:哪些|几个|什么|多少)(?:队友|成员|队员)|都?有?谁在(?:团队|队|干活|工作)",
+           use("list_teammates")),
+    Intent(rf"(?:ask|tell|have|let|get|instruct|order)\s+{WHO}(?:\s+(?:to|that)\b)?[\s:：,，]+{TASK}",
+           rf"(?:让|请|叫|告诉|通知|要求|派|安排|吩咐)\s*{ZH_WHO}\s*(?:说|去|来|帮忙)?[\s：:，,]*{TASK}",
+           tell),
+    Intent(rf"(?:send\s+(?:a\s+message\s+to\s+)?|message\s+){WHO}(?:\s+a\s+message)?"
+           rf"(?:\s*[:：,，]|\s+saying|\s+that)\s*{TASK}",
+           rf"[给向跟对]\s*{ZH_WHO}\s*(?:发(?:一?[条个])?(?:消息|信息)|留言|说)说?[\s：:，,]*{TASK}",
+           tell),
+]
+WORK = [
+    Intent(r"(?:run|execute)\b(?:\s+(?:the\s+)?(?:shell\s+)?(?:command|script))?\s*[:：]?",
+           r"(?:运行|执行|跑)(?:一下|下)?\s*(?:这个|这条|下面的)?(?:命令|指令|脚本)?\s*[：:]?", run),
+    Intent(r"(?:list|show|what|which)\s+(?:(?:the|all|are|our|your)\s+)*files\b",
+           r"(?:列出|看看|查看|显示)(?:一下|所有|全部|当前|有哪些|有什么|的|\s)*文件(?!内容|的内容)",
+           list_files),
+    Intent(r"(?:add|append|insert|include)\b(?!\s+(?:a\s+)?(?:new\s+)?(?:file|teammate))",
+           r"(?:[在给往向][^，。]{0,40}?)?(?:添加|增加|加上|加入|追加|补充|补上|加)(?!.{0,4}文件)", add),
+    Intent(r"(?:create|write|make|add|generate|save|prepare|draft|put)\b",
+           r"(?:创建|新建|建立|建|编写|写|生成|保存|起草|做|添加|把[^，。]{0,40}?写)", write),
+    Intent(r"(?:read|open|show|view|print|display|inspect|examine|review|look|take\s+a\s+look|have\s+"
+           r"a\s+look|check|see|list|cat|verify|find\s+out|confirm|what|is|does|whether|if)\b",
+           r"(?:读取|阅读|读|查看|看|打开|检查|确认|显示|列出|打印|查|验证|审查|把[^，。]{0,40}?列)",
+           read),
+]
+LEAD = [
+    Intent(r"(?:check|read|look\s+(?:at|in|into|through)|see|open)\s+(?:(?:your|the|my|our|for|new|any)"
+           r"\s+)*(?:inbox|mail(?:box)?|messages?)\b"
+           r"|(?:is|are)\s+there\s+(?:(?:any|new)\s+)*(?:mail|messages?|news|results?|answers?)\b"
+           r"|any\s+(?:news|mail|messages?|results?|word)\b"
+           r"|(?:what\s+(?:did|has)|has|did)\s+\S+\s+(?:say|said|report|answer|repl|finish|write)",
+           r"(?:(?:看看|看下|看一下|看|查看|检查|查收|查|打开|读)(?:一下|下|你的|自己的|\s)*)?收件箱"
+           r"|(?:有没有|有|看看|查看|检查|查收)[^，。]{0,16}?(?:新消息|消息|来信|邮件|回复|汇报|的结果)"
+           r"|\S{1,16}?\s*(?:说了什么|报告了什么|有结果了吗|有消息吗|完成了吗|回复了吗)",
+           use("check_inbox")),
+    Intent(rf"(?:spawn|hire|recruit|launch)\s+(?:an?|another|the)\s+(?!new\b|teammate|agent|member)"
+           rf"(?P<role>[\w -]+?)\s+(?:called|named)\s+{Q}(?P<name>(?u:[\w-]+)){Q}",
+           rf"(?:派生|招募)(?:一[个名位]|[个名位])(?!新|队友|成员|叫|名)(?P<role>{CJK}{{2,10}}?)"
+           rf"[\s，,]*(?:名叫|叫做?|名字是)?\s*{Q}(?P<name>[A-Za-z][\w-]*){Q}", spawn),
+    Intent(r"(?:spawn|hire|recruit|launch"
+           r"|(?:create|start|add|make)(?=[^.]{0,20}?\b(?:teammates?|agents?|members?)\b))"
+           r"(?:\s+(?:an?|another|the|one|two|three|new|teammates?|agents?|members?|called|named)\b|:)*",
+           r"(?:派生|招募|(?:创建|新建|新增|添加|增加|启动|加)(?=[^，。]{0,6}(?:队友|成员|智能体|助手)))"
+           r"(?:[一两三]?[个名位]|新的?|队友|成员|智能体|助手|[\s：:，,]|名叫|名为|叫做?)*", spawn),
+    *TALK,
+    Intent(rf"(?P<who>she|he|they|her|his|their)\s+(?:should|must|shall|needs?\s+to|has\s+to|have\s+to"
+           rf"|is\s+to|(?:first\s+)?(?:task|job)\s*(?:is\s+to\b|is\b|:))\s*{TASK}",
+           rf"(?P<who>[她他]们?)\s*(?:应该|需要|负责|得|要|的任务是)[\s：:，,]*{TASK}", tell),
+]
+TEAMMATE = [
+    Intent(r"report|tell\s+(?:me|us|the\s+lead|lead)\b|let\s+(?:me|us|the\s+lead)\s+know|how\s+far",
+           r"(?:告诉|通知|向)\s*(?:我|lead)|汇报|报告(?!\.|\s*文件)|进展",
+           lambda match, reading: []),      # its last words go to the lead by themselves
+    *WORK, *TALK,
+    Intent(r"(?:hi|hello|hey|introduce|good\s+(?:morning|day|evening))\b",
+           r"你好|您好|嗨|大家好|(?:自我)?介绍", answer("hello")),
+    Intent(r"(?:thanks?|thx|well\s+done|good\s+(?:job|work)|great|nice|perfect|bravo|bye)\b",
+           r"谢谢|多谢|感谢|辛苦|[做干]得|很好|太好|不错|再见", answer("thanks")),
+    Intent(r"[\w. ]{1,40}\b(?:is|are)\s+(?:ready|done)\b", r"[^，。]{1,40}(?:好了|完成了|已就绪)",
+           answer("thanks")),
+]
+
+# ── The player: what it puts into a file ─────────────────────────────
+
+USUAL_NAMES = [     # what is asked for -> the file's name, if nobody says it
+    (r"\btables?\b|\bschema\b|表", "schema.sql"), (r"\bfunction\b|\bscript\b|函数|脚本", "main.py"),
+    (r"\breport\b|报告", "report.md"), (r"\bnotes?\b|笔记", "notes.md"),
+    (r"\bfile\b|文件", "notes.txt"),
+]
+LIST = r"([A-Za-z_]\w*(?:\s*(?:,|，|、|\band\b|和|与)\s*(?:an?\s+|the\s+)?[A-Za-z_]\w*)*)"
+TABLES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (
+    rf"\btables?\s*(?:called|named|for|:)\s*{LIST}", rf"表\s*(?:叫|名为|：|:)\s*{LIST}",
+    rf"{LIST}\s*的?\s*(?:数据)?(?:\btables?\b|表)")]
+NO_NAMES = {"a", "an", "the", "and", "with", "new", "another", "one", "two", "small", "simple", "sql",
+            "python", "database", "this", "that"}
+CHINESE_TABLES = {"用户": "users", "订单": "orders", "商品": "products", "产品": "products"}
+COLUMNS = {
+    "users": ["name TEXT NOT NULL", "email TEXT NOT NULL UNIQUE"],
+    "orders": ["user_id INTEGER NOT NULL REFERENCES users (id)", "total INTEGER NOT NULL"],
+    "products": ["name TEXT NOT NULL", "price INTEGER NOT NULL"],
+}
+FUNCTION = re.compile(r"function\s+(?:called|named)\s+(\w+)|(?:名为|叫做?)\s*(\w+)\s*的?\s*函数"
+                      r"|(\w+)\s*(?:\bfunction|函数)(?!\s+(?:called|named))", re.IGNORECASE | re.ASCII)
+SAYS = re.compile(r"(?:\bsaying|\bthat\s+says|\bcontaining|\bwith\s+the\s+(?:text|content|words?|line)"
+                  r"|内容[是为：:]|写[着上])\s*[:：]?\s*(.+)", re.IGNORECASE | re.DOTALL)
+
+
+def content_for(path, clause):
+    """Something sensible for a file of this kind."""
+    quotes = [quote[0][1:-1] for quote in QUOTED.finditer(clause) if quote[0][1:-1] != path]
+    says = SAYS.search(clause)
+    said = quotes[0] if quotes else TAIL.sub("", says[1]) if says else ""
+    make = KINDS.get(path.rpartition(".")[2].lower(), plain)
+    return make(PurePath(path).stem, clause.replace(path, ";"), said).rstrip() + "\n"
+
+
+def sql(stem, clause, said):
+    """The tables that are asked for."""
+    clause = re.sub("[`\"'“”]", "", clause)
+    names = [name for form in TABLES for found in form.findall(clause)
+             for name in re.findall(r"\w+", found, re.ASCII) if name.lower() not in NO_NAMES]
+    names += [name for word, name in CHINESE_TABLES.items() if f"{word}表" in clause]
+    return "\n\n".join(map(table, dict.fromkeys(names or ["items"])))
+
+
+def table(name):
+    """A table with a few plausible columns."""
+    columns = ["id INTEGER PRIMARY KEY", *COLUMNS.get(name, ["name TEXT NOT NULL"])]
+    return f"CREATE TABLE {name} (\n    " + ",\n    ".join(columns) + "\n);"
+
+
+def python(stem, clause, said):
+    """Settings in a config file, a small function in any other."""
+    if stem in ("config", "settings"):
+        return 'DEBUG = False\nDATABASE = "app.db"'
+    names = [name for found in FUNCTION.findall(clause) for name in found if name]
+    name = next((name for name in [*names, stem] if name.isidentifier() and name not in NO_NAMES),
+                "main")
+    return (f'def {name}():\n    """Written by the offline model."""\n    return {said or name!r}\n'
+            f'\n\nif __name__ == "__main__":\n    print({name}())')
+
+
+def markdown(stem, clause, said):
+    """A heading with a sentence below it."""
+    return f"# {stem}\n\n{plain(stem, clause, said)}"
+
+
+def json_object(stem, clause, said):
+    """An object with a name and a text."""
+    return json.dumps({"name": stem, "text": plain(stem, clause, said)}, ensure_ascii=False, indent=2)
+
+
+def plain(stem, clause, said):
+    """What the file shall say, otherwise where it comes from."""
+    return said or PHRASES["written"][is_chinese(clause)].format(stem=stem)
+
+
+KINDS = {"sql": sql, "py": python, "md": markdown, "json": json_object}
+
+
+# ── The player: what it says ─────────────────────────────────────────
+
+PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is not there
+    "spawn_teammate": ("{name} has started as {role}.", "{name} 已启动，角色是{role}。"),
+    "spawn_teammate!": ("{name} was not started: {result}", "{name} 没有启动：{result}"),
+    "send_message": ("I have told {to}: {content}", "已转告 {to}：{content}"),
+    "send_message!": ("{to} did not get the message: {result}", "消息没有送到 {to}：{result}"),
+    "list_teammates": ("The team:\n{result}", "团队成员：\n{result}"),
+    "bash": ("`{command}` printed:\n{result}", "`{command}` 的输出：\n{result}"),
+    "bash!": ("`{command}` did not succeed: {result}", "`{command}` 没有执行成功：{result}"),
+    "read_file": ("{path} exists. It holds:\n{result}", "{path} 存在，内容如下：\n{result}"),
+    "read_file?": ("{path} does not exist: {result}", "{path} 不存在：{result}"),
+    "read_file!": ("{path} could not be read: {result}", "{path} 读取失败：{result}"),
+    "write_file": ("I have written {path}. It begins: {first}", "{path} 已写好，开头是：{first}"),
+    "write_file!": ("{path} was not written: {result}", "{path} 没有写成：{result}"),
+    "other": ("{tool}: {result}", "{tool}：{result}"),
+    "other!": ("{tool} failed: {result}", "{tool} 失败：{result}"),
+    "mail result": ("{sender} reports: {words}", "{sender} 报告：{words}"),
+    "mail message": ("{sender} says: {words}", "{sender} 来信：{words}"),
+    "mail error": ("{sender} has failed: {words}", "{sender} 出错了：{words}"),
+    "mail other": ("{sender} ({type}): {words}", "{sender}（{type}）：{words}"),
+    "earlier": ("The inbox holds nothing new. Earlier, {sender} reported: {words}",
+                "收件箱里没有新消息。{sender} 之前报告过：{words}"),
+    "no mail": ("The inbox holds nothing new.", "收件箱里没有新消息。"),
+    "nothing": ("There is nothing new to report.", "没有新情况要汇报。"),
+    "skipped": ("I left out {tool} ({about}), because what it needs had failed.",
+                "因为前面的步骤失败了，{tool}（{about}）没有做。"),
+    "no tool": ("I have no tool {tool} here, so I left that out.", "我没有 {tool} 工具，这一步没有做。"),
+    "role": ("assistant", "助手"),
+    "wait": ("Introduce yourself and wait for a task.", "先介绍一下自己，然后等待任务。"),
+    "hello": ("Hello, I am {name}, {role}. I am ready for a task.", "你好，我是 {name}，{role}，随时可以开工。"),
+    "thanks": ("Thank you! I am ready for more.", "谢谢！还有任务的话随时叫我。"),
+    "written": ("Written by the offline model: {stem}.", "由离线模型写成：{stem}。"),
+    "unclear": ("I did not understand this part: {words}", "这一部分我没有看懂：{words}"),
+    "help lead": (
+        "I am the offline model: I play by rules and am no chat model, so I did not understand that. "
+        "I can lead a small team. Try for example:\n"
+        "- Spawn alice as a backend developer. Ask her to create a file called schema.sql with a "
+        "users table.\n- Check your inbox for alice's result.\n- Ask alice to run `ls -l`.",
+        "我是离线模型，只按规则应答，不是聊天模型，所以没有看懂这句话。我能带一个小团队，可以这样对我说：\n"
+        "- 派生 alice 担任后端开发，让她创建一个名为 schema.sql 的文件，里面有一张 users 表。\n"
+        "- 看看收件箱里有没有 alice 的结果。\n- 让 alice 运行 `ls -l`。"),
+    "help teammate": (
+        "I did not understand this task. I am the offline model: I play by rules and am no chat model. "
+        "I can create and read files, run commands and send messages, for example: "
+        "Read schema.sql and run `ls -l`.",
+        "这个任务我没有看懂。我是离线模型，只按规则应答，不是聊天模型。我会创建文件、读取文件、运行命令和发消息，"
+        "例如：读取 schema.sql，然后运行 `ls -l`。"),
+}
+MISSING = re.compile(r"no such file|not found|not exist|cannot find|不存在", re.IGNORECASE)
+SHOWN_LINES, SHOWN_LENGTH = 12, 1000        # of a result, when it is told
+
+
+def shortened(words):
+    """The first lines of a text."""
+    lines = words[:SHOWN_LENGTH].splitlines()[:SHOWN_LINES]
+    short = "\n".join(lines)
+    return short + ("\n…" if len(short) < len(words.rstrip("\n")) else "")
+
+
+def told(done, scene):
+    """A call as it went, in a sentence."""
+    signs = ("",) if not done.failed else ("?", "!") if MISSING.search(done.result) else ("!",)
+    keys = [done.tool + sign for sign in signs] + ["other" + signs[-1]]
+    first = str(done.input.get("content", "")).partition("\n")[0]
+    return scene.say(next(key for key in keys if key in PHRASES),
+                     **{**done.input, "tool": done.tool, "result": shortened(done.result),
+                        "first": first})
+
+
+def inbox_told(done, scene):
+    """What a look into the inbox brought; the mail in it tells itself."""
+    if any(mail.sender for mail in letters(done.result)):
+        return ""
+    earlier = [event for event in scene.story if isinstance(event, Mail) and event.sender]
+    named = [mail for mail in earlier if mail.sender in scene.orders[-1]] or [None]
+    mail = named[-1]
+    if mail and mail not in scene.fresh:
+        return scene.say("earlier", sender=mail.sender, words=shortened(mail.text))
+    return scene.say("no mail")
+
+
+def mail_told(mail, scene):
+    """A message in a sentence; that somebody is idle is no news."""
+    if mail.type == "idle_notification":
+        return ""
+    words = shortened(mail.text.removeprefix(f"{mail.sender} failed: "))
+    key = f"mail {mail.type}" if f"mail {mail.type}" in PHRASES else "mail other"
+    return scene.say(key, sender=mail.sender, type=mail.type, words=words)
+
+
+def event_told(event, scene):
+    """What happened, in a sentence."""
+    if isinstance(event, Mail):
+        return "" if scene.tells(event) else mail_told(event, scene)
+    failed_look = event.tool != "check_inbox" or event.failed
+    return told(event, scene) if failed_look else inbox_told(event, scene)
+
+
+def report(scene, reading, skipped):
+    """The text that ends a turn: what came in, what was done, and what was not."""
+    lines = [event_told(event, scene) for event in scene.fresh]
+    if scene.is_new:
+        lines += [scene.say(why, tool=step["name"], about=subject(step["input"]))
+                  for why, step in skipped]
+        lines += [block["text"] for block in reading.blocks if block["type"] == "text"]
+        lines += reading.not_understood()
+    lines = [line for line in lines if line]
+    return "\n".join(lines) or scene.say("nothing")
+
+
+# ── The player: what it does next ────────────────────────────────────
+
+def subject(arguments):
+    """The agent or the file that a call is about."""
+    return next((str(arguments[key]) for key in ("name", "to", "path") if key in arguments), "")
+
+
+def progress(steps, scene):
+    """The step to take now, or None, and the steps that cannot be taken, each with the reason."""
+    finished, failed, skipped = iter(scene.done), set(), []
+    for step in steps:
+        words = " ".join(map(str, step["input"].values())).split()
+        if step["name"] not in scene.tools:
+            skipped.append(("no tool", step))
+        elif failed.intersection(words):
+            skipped.append(("skipped", step))
+        elif done := next(finished, None):
+            failed |= {subject(done.input)} if done.failed else set()
+        else:
+            return step, skipped
+    return None, skipped
+
 
 def player(request):
-    """The rule-based policy."""
-    return "I am the offline model, a rule-based player and no chat model."
+    """The policy of a rule-based model: the next step of its orders, or a report."""
+    scene = Scene(request)
+    reading = Reading(scene)
+    steps = [block for block in reading.blocks if block["type"] == "tool_use"]
+    step, skipped = progress(steps, scene)
+    return [step] if step else report(scene, reading, skipped)
 
 
 # ── Alone ────────────────────────────────────────────────────────────
