@@ -629,7 +629,7 @@ def ask_model(agent):
 
     The only caller of the Messages API. Raises ModelError, whatever goes wrong.
     """
-    import anthropic         # takes about a second, so not before it is needed
+    import anthropic         # takes about a second, so not when the lesson is imported
     try:
         answer = client().messages.create(
             model=os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
@@ -765,7 +765,7 @@ def team_list(*_):
 
 @command("/team stop", "NAME: cut a teammate off at once")
 def team_stop(name="", *_):
-    member = next((member for member in living() if member.name.casefold() == name), None)
+    member = next((member for member in living() if normal(member.name) == name), None)
     if not member:
         raise BUS.unknown(name)
     member.stop()
@@ -774,12 +774,12 @@ def team_stop(name="", *_):
 
 def leave():
     """Cut off who is there, and say what was left undone and where the record is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)               # another Ctrl-C changes nothing now
     for member in living():
         if member.state != IDLE:
             show(f"Left undone: {member.name} was at work and is cut off.", "fault")
         member.stop()
-    with contextlib.suppress(KeyboardInterrupt):
-        BUS.wait("lead", lambda: all(member.ended for member in TEAM.values()), LEAVE_LIMIT)
+    BUS.wait("lead", lambda: all(member.ended for member in TEAM.values()), LEAVE_LIMIT)
     consume_lead_inbox()
     if BUS.folder.exists():
         show(f"The record of this run: {BUS.folder}")
@@ -974,6 +974,8 @@ DEMO_END = {"alice": STOPPED, "bob": IDLE}
 # ── Start ──────────────────────────────────────────────────────────────────────────── new ──
 
 OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_model.py"
+
+
 def main():
     global DEMO, ALLOW_ALL
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -986,12 +988,14 @@ def main():
         stream.reconfigure(encoding="utf-8", errors="replace")
     with contextlib.suppress(ImportError):
         import readline                          # arrow keys at the prompt, where it exists
+        readline.parse_and_bind("set convert-meta off")     # else LC_ALL=C breaks what is not ASCII
     DEMO, ALLOW_ALL = list(DEMO_LINES) if options.demo else None, options.yes
     try:
         use_workspace(options.workdir)
     except OSError as error:
         sys.exit(f"The workspace cannot be made: {error}")
     connect(options.offline or options.demo)
+    threading.Thread(target=client, daemon=True).start()     # it loads while the person types
     threading.excepthook = lambda args: show(f"{args.thread.name}: {args.exc_value}", "fault")
     try:
         talk()

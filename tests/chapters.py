@@ -25,7 +25,7 @@ def defined_names(node):
     """The names that a statement defines."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
-    targets = getattr(node, "targets", [])
+    targets = getattr(node, "targets", [getattr(node, "target", ast.Pass())])
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -221,7 +222,9 @@ def lesson(request, tmp_path):
     """The lesson that the test's module names as LESSON, in a workspace, without a model."""
     module = load(lesson_path(request.config, request.module.LESSON))
     module.use_workspace(tmp_path / "workspace")
-    return module
+    handler = signal.getsignal(signal.SIGINT)
+    yield module
+    signal.signal(signal.SIGINT, handler)           # leave() takes it away
 
 
 @contextlib.contextmanager

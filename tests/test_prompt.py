@@ -17,6 +17,7 @@ pytest.importorskip("termios", reason="a pseudo-terminal is a thing of POSIX")
 from terminal import PROMPT, QUESTION, Model, Terminal, piped, surroundings  # noqa: E402
 
 LESSON = "s15"
+NOBODY = "http://127.0.0.1:9"       # where no server listens
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,67 @@ def start(path, tmp_path):
 def pipe(path, tmp_path):
     """A function that runs a lesson through pipes, without a model: status, output, errors."""
     def run(typed, *options, **environment):
-        environment.setdefault("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+        environment.setdefault("ANTHROPIC_BASE_URL", NOBODY)
         return piped(path, typed, *options, folder=tmp_path, **environment)
     return run
+
+
+def copy_of_the_course(path, folder):
+    """The lesson in a repository of its own, with the tools beside it."""
+    lesson = folder / "s15_agent_teams" / "code.py"
+    lesson.parent.mkdir(parents=True)
+    (folder / "tools").symlink_to(ROOT / "tools")
+    return shutil.copy(path, lesson)
+
+
+def write_env(lesson, **settings):
+    """The .env of a lesson's repository."""
+    lines = [f"{name}={value}\n" for name, value in settings.items()]
+    (lesson.parent.parent / ".env").write_text("".join(lines))
+
+
+@pytest.fixture(scope="module")
+def errands(path, tmp_path_factory):
+    """Sessions that need nobody at the keyboard, two at a time."""
+    home, models = tmp_path_factory.mktemp("errands"), []
+    helpers = concurrent.futures.ThreadPoolExecutor(max_workers=2)
+
+    def model(**answers):
+        models.append(Model())
+        models[-1].play(**answers)
+        return models[-1]
+
+    def errand(name, typed, *options, lesson=path, **more):
+        return helpers.submit(piped, lesson, typed, *options, folder=home / name, **more)
+
+    words = model(lead=["Heard.", "Heard.", spawn("alice"), "At work.", "SUMMARY",
+                        run("echo ran > lead.txt"), "It did not run."],
+                  alice=[run("echo ran > alice.txt"), "RESULT"])
+    settings = model(lead=[run("echo ran > proof.txt"), "It ran."])
+    unused = model()
+    repository = copy_of_the_course(path, home / "course")
+    write_env(repository, ANTHROPIC_BASE_URL=settings.server.url, MODEL_ID="of-the-file",
+              ANTHROPIC_API_KEY="")
+    yield SimpleNamespace(
+        home=home, words_model=words, settings_model=settings, unused_model=unused,
+        words=errand("words", "你好，ｙ\ncaf".encode() + b"\xff\xfe\nBegin.\ny\nRun it.",
+                     model=words, LC_ALL="C"),
+        unreachable=errand("unreachable", b"Hello.\n/help\nq\n", ANTHROPIC_BASE_URL=NOBODY),
+        settings=errand("settings", b"Run it.\nq\n", "--yes", "--workdir", "../elsewhere",
+                        lesson=repository, MODEL_ID="of-the-environment"),
+        offline=errand("offline", b"Hello.\nq\n", "--offline", lesson=repository, model=unused,
+                       ANTHROPIC_API_KEY="a key"))
+    helpers.shutdown()
+    for each in models:
+        each.end()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def early(request):
+    """What takes long begins with the first test, if any test wants it."""
+    for name in ("errands", "desks"):
+        if any(name in item.fixturenames for item in request.session.items):
+            request.getfixturevalue(name)
 
 
 # ── A desk that tests share ──────────────────────────────────────────
@@ -170,7 +229,7 @@ def test_a_person_at_a_terminal_leaves_with_a_goodbye(start, leave):
     (b"", b"/help\nq\n"), (b"/help\n", b"/help\nq\n"), (b"/help\n", b"q\n"), (b"/help\n", b""),
 ])
 def test_an_output_that_nobody_reads_any_more_ends_the_lesson(path, tmp_path, before, after):
-    environment = surroundings(tmp_path, ANTHROPIC_BASE_URL="http://127.0.0.1:9")
+    environment = surroundings(tmp_path, ANTHROPIC_BASE_URL=NOBODY)
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
     with subprocess.Popen([sys.executable, path], cwd=tmp_path, env=environment, **pipes) as process:
         if before:
@@ -224,10 +283,10 @@ def test_a_workspace_that_cannot_be_made_is_one_sentence(pipe, tmp_path, options
     ({"ANTHROPIC_API_KEY": "a key"}, ["--offline"], True),
     ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}, ["--offline"], True),
 ])
-def test_the_offline_model_answers_without_a_key_and_says_so(course, environment, options, offline):
-    (course.folder / ".env").write_text("ANTHROPIC_API_KEY=\nANTHROPIC_BASE_URL=\nMODEL_ID=\n")
-    status, output, errors = piped(course.lesson, b"q\n", *options, folder=course.folder,
-                                   **environment)
+def test_the_offline_model_is_there_for_who_has_no_key(path, tmp_path, environment, options, offline):
+    lesson = copy_of_the_course(path, tmp_path)
+    write_env(lesson, ANTHROPIC_API_KEY="", ANTHROPIC_BASE_URL="", MODEL_ID="")
+    status, output, errors = piped(lesson, b"q\n", *options, folder=tmp_path, **environment)
     assert (status, errors, "offline model" in output.casefold()) == (0, "", offline)
 
 
@@ -257,16 +316,6 @@ def test_chinese_can_be_typed_whatever_the_language(start, language):
     terminal = start(**language)
     terminal.expect(PROMPT)
     assert "/小明,你好" in terminal.look("／小明，你好")        # there is no such command
-
-
-@pytest.fixture
-def course(path, tmp_path):
-    """The lesson in a repository of its own, with the tools beside it."""
-    lesson = tmp_path / "course" / "s15_agent_teams" / "code.py"
-    lesson.parent.mkdir(parents=True)
-    shutil.copy(path, lesson)
-    (tmp_path / "course" / "tools").symlink_to(ROOT / "tools")
-    return SimpleNamespace(folder=tmp_path / "course", lesson=lesson)
 
 
 # ── Words ────────────────────────────────────────────────────────────
@@ -656,59 +705,66 @@ def test_a_teammate_without_a_model_is_failed_and_the_lead_is_told(desk):
     assert "pia [FAILED]" in desk.look("/team list")
 
 
-# ── Through pipes and files ──────────────────────────────────────────
+# ── Through pipes and files, with a model ────────────────────────────
 
-@pytest.fixture(scope="module")
-def errands(path, tmp_path_factory):
-    """Sessions that need nobody at the keyboard; they run side by side."""
-    folder, models = tmp_path_factory.mktemp("errands"), []
-
-    def send(name, typed, *options, lesson=path, model=None, **environment):
-        models.append(model or Model())
-        return SimpleNamespace(model=models[-1], folder=folder / name, task=Task(
-            piped, lesson, typed, *options, folder=folder / name, model=models[-1], **environment))
-
-    words = Model()
-    words.play(lead=["Heard.", "Heard.", spawn("alice"), "At work.", "SUMMARY",
-                     run("echo ran > lead.txt"), "Not allowed."],
-               alice=[run("echo ran > alice.txt"), "RESULT"])
-    yield SimpleNamespace(
-        words=send("words", "你好，ｙ\n".encode() + b"caf\xff\xfe\nBegin.\ny\nRun it.", model=words,
-                   LC_ALL="C"),
-        unreachable=send("unreachable", b"Hello.\n/help\nq\n",
-                         ANTHROPIC_BASE_URL="http://127.0.0.1:9"),
-        )
-    for model in models:
-        model.end()
+def in_order(text, *parts):
+    """Whether the parts stand in the text, each behind the one before."""
+    for part in parts:
+        _, found, text = text.partition(part)
+        if not found:
+            return False
+    return True
 
 
 def test_words_through_a_pipe_arrive_as_they_were_typed(errands):
-    errands.words.task.result()
-    said = words_of(errands.words.model.calls("lead")[-1])
+    errands.words.result()
+    said = words_of(errands.words_model.calls("lead")[-1])
     assert "'你好，ｙ'" in said and "'caf\ufffd\ufffd'" in said
+    assert errands.words_model.server.refusals == []
 
 
-def test_the_end_of_a_pipe_is_no_and_then_goodbye(errands):
-    status, output, errors = errands.words.task.result()
+def test_the_end_of_a_pipe_is_no_and_then_a_goodbye(errands):
+    status, output, errors = errands.words.result()
     assert (status, errors, "\x1b" in output) == (0, "", False)
     assert in_order(output, "RESULT", "SUMMARY", PROMPT, "echo ran > lead.txt", QUESTION,
-                    "Not allowed.", PROMPT, "oodbye")
-    assert (errands.words.folder / "workspace/alice.txt").exists()
-    assert not (errands.words.folder / "workspace/lead.txt").exists()
+                    "It did not run.", PROMPT, "oodbye")
+    assert (errands.home / "words/workspace/alice.txt").exists()
+    assert not (errands.home / "words/workspace/lead.txt").exists()
 
 
 def test_the_last_lines_say_where_the_record_is(errands):
-    _, output, _ = errands.words.task.result()
-    [record] = (errands.words.folder / "workspace/.team").glob("*/inboxes")
-    assert str(record) in output.splitlines()[-2]
+    _, output, _ = errands.words.result()
+    [record] = (errands.home / "words/workspace/.team").glob("*/inboxes")
+    assert any(str(record) in line for line in output.splitlines()[-3:])
     assert {file.name for file in record.iterdir()} == {"alice.jsonl", "lead.jsonl"}
 
 
 def test_an_unreachable_model_is_one_sentence_and_the_prompt(errands):
-    status, output, errors = errands.unreachable.task.result()
+    status, output, errors = errands.unreachable.result()
     sentence, help_after_it = output.split(PROMPT)[1:3]
     assert (status, errors, sentence.count("\n")) == (0, "", 1)
-    assert "http://127.0.0.1:9" in sentence and "/team" in help_after_it
+    assert NOBODY in sentence and "/team" in help_after_it
+
+
+def test_the_env_file_is_read_and_the_environment_wins_over_it(errands):
+    status, output, errors = errands.settings.result()
+    assert (status, errors, "It ran." in output) == (0, "", True)
+    models = {request["model"] for request in errands.settings_model.calls("lead")}
+    assert models == {"of-the-environment"}
+
+
+def test_yes_allows_commands_and_they_run_in_the_named_workspace(errands):
+    _, output, _ = errands.settings.result()
+    assert QUESTION not in output
+    assert (errands.home / "elsewhere/proof.txt").exists()
+    assert not (errands.home / "settings/workspace").exists()
+
+
+def test_offline_wins_over_a_key(errands):
+    status, output, errors = errands.offline.result()
+    assert (status, errors) == (0, "")
+    assert in_order(output, "ffline model", PROMPT, "lead: ", PROMPT)
+    assert errands.unused_model.calls("lead") == []
 
 
 # ── Sessions of their own ────────────────────────────────────────────
@@ -768,3 +824,47 @@ def test_impatient_ctrl_c_while_leaving(desk):
             time.sleep(0.005)
     assert desk.exit_status() == 0
     assert "goodbye" in desk.screen.casefold()
+
+
+def test_a_teammate_that_speaks_into_a_closed_pipe_ends_the_lesson(path, tmp_path):
+    model, pipes = Model(), {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    held = model.hold([call("list_teammates")])
+    model.play(lead=[spawn("uli"), "At work."], uli=[held])
+    with subprocess.Popen([sys.executable, path], cwd=tmp_path, env=surroundings(tmp_path, model),
+                          **pipes) as process:
+        process.stdin.write(b"Begin.\n")
+        process.stdin.flush()
+        assert held.asked.wait(LIMIT)
+        process.stdout.close()
+        held.free.set()                      # the keyboard stays open: only the teammate can notice
+        process.wait(LIMIT)
+        assert process.stderr.read() == b""
+    model.end()
+
+
+TOOL_OF_A_LEARNER = """
+@tool("lead")
+def look_inside(agent) -> str:
+    \"\"\"Open the debugger.\"\"\"
+    breakpoint()
+    return "It was opened."
+
+
+if __name__ == "__main__":
+    sys.exit("""
+
+
+def test_a_breakpoint_in_a_tool_opens_the_debugger(path, start, tmp_path):
+    before, main, after = path.read_text("utf-8").rpartition(TOOL_OF_A_LEARNER.partition("\n\n\n")[2])
+    lesson = tmp_path / "lesson" / "code.py"
+    lesson.parent.mkdir()
+    lesson.write_text(before + TOOL_OF_A_LEARNER + after, "utf-8")
+    terminal = start(lesson=lesson)
+    terminal.model.play(lead=[[call("look_inside")], "I have looked."])
+    terminal.type("Look inside.")
+    terminal.expect("(Pdb) ")
+    terminal.type("p 'the path:', sys.path")
+    assert str(lesson.parent) not in terminal.expect("('the path:'", "(Pdb) ")
+    terminal.type("c")
+    terminal.expect("I have looked.", PROMPT)
+    assert words_of(terminal.model.calls("lead")[-1]).count("It was opened.") == 1
