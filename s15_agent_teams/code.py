@@ -350,7 +350,7 @@ def team_line():
 def is_words(receiver, msg):
     """Whether a message is for the receiver's model. What is not is reported."""
     if msg["type"] not in WORDS[receiver]:
-        show(f"{msg['to']} ignores a message of type '{msg['type']}' from {msg['from']}.", "fault")
+        show(f"A message of type {msg['type']!r} from {msg['from']!r} is ignored.", "fault")
     return msg["type"] in WORDS[receiver]
 
 
@@ -605,7 +605,7 @@ def as_words(msg):
     """A message as a model sees it: tagged with its sender, never as the person's own words."""
     tags = {"from": msg["from"], "type": msg["type"], **msg["metadata"]}
     attributes = "".join(f' {key}="{html.escape(str(tags[key]))}"'
-                         for key in ("from", "type", "request_id") if key in tags)
+                         for key in ("from", "type", "request_id", "approve") if key in tags)
     content = re.sub("</(?=message)", "&lt;/", msg["content"], flags=re.IGNORECASE)
     return clean(f"<message{attributes}>{content}</message>")
 
@@ -950,7 +950,8 @@ def announce():
 
 
 def message_line(msg):
-    return f"{msg['from']} -> {msg['to']}: {msg['type']} — {excerpt(msg['content'])}"
+    subject = f"{msg['type']} {msg['metadata'].get('request_id', '')}".strip()
+    return f"{msg['from']} -> {msg['to']}: {subject} — {excerpt(msg['content'])}"
 
 
 def excerpt(text):

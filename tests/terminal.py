@@ -8,12 +8,13 @@ import subprocess
 import sys
 import termios
 import threading
-import time
+from pathlib import Path
 
-from conftest import LIMIT, Held, Script, serve
+from conftest import LIMIT, Held, Script, serve, until
 
 PROMPT = "lead> "
 QUESTION = "[y] yes"
+NOBODY = "http://127.0.0.1:9"       # where no server listens
 
 # Python makes the pty the controlling terminal, so that Ctrl-C is a signal, and becomes the lesson.
 ENTER = ("import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -24,9 +25,10 @@ ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 class Model:
     """A scripted model behind real HTTP, for one process."""
 
-    def __init__(self):
+    def __init__(self, **answers):
         self.script, self.held = Script(), []
         self.server = serve(self.script)
+        self.play(**answers)
 
     def play(self, **answers):
         """From now on the agents give these answers, and only new calls count."""
@@ -47,37 +49,45 @@ class Model:
             held.free.set()
 
     def end(self):
+        """Close the server. No request may have been refused."""
         self.let_go()
-        self.server.close()
+        threading.Thread(target=self.server.close, daemon=True).start()      # 50 ms; nobody waits
+        assert self.server.refusals == []
 
 
-def surroundings(folder, model=None, **more):
+def surroundings(folder, url=NOBODY, **more):
     """An environment without a key, a language or the habits of the person who runs the tests."""
-    url = {"ANTHROPIC_BASE_URL": model.server.url} if model else {}
+    where = {"ANTHROPIC_BASE_URL": url} if url else {}
     return {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm",
-            "PYTHONDONTWRITEBYTECODE": "1", **url, **more}
+            "PYTHONDONTWRITEBYTECODE": "1", **where, **more}
 
 
-def piped(lesson, typed, *options, folder, model=None, **environment):
+def piped(lesson, typed, *options, folder, **environment):
     """A lesson that reads `typed` from a pipe and writes into files: status, output, errors."""
     folder.mkdir(exist_ok=True)
     with open(folder / "out.txt", "w+b") as out, open(folder / "err.txt", "w+b") as err:
         status = subprocess.run(
             [sys.executable, lesson, *options], input=typed, stdout=out, stderr=err, cwd=folder,
-            env=surroundings(folder, model, **environment), timeout=LIMIT).returncode
-    return status, (folder / "out.txt").read_text("utf-8"), (folder / "err.txt").read_text("utf-8")
+            env=surroundings(folder, **environment), timeout=LIMIT).returncode
+    return status, *((folder / name).read_text("utf-8") for name in ("out.txt", "err.txt"))
+
+
+def asleep(process):
+    """Whether a process waits for something; taken for granted where no /proc tells."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(") ")[2].startswith(("S", "Z"))
 
 
 class Terminal:
     """A running lesson, the keyboard before it, and everything that its screen has shown."""
 
-    def __init__(self, lesson, *options, folder, model=None, **environment):
+    def __init__(self, lesson, *options, folder, model, **environment):
         self.folder, self.model = folder, model
         self.keyboard, screen = pty.openpty()
         termios.tcsetwinsize(screen, (50, 200))      # wide: no line of a test is broken in two
         self.process = subprocess.Popen(
             [sys.executable, "-ISc", ENTER, lesson, *options], stdin=screen, stdout=screen,
-            stderr=screen, cwd=folder, env=surroundings(folder, model, **environment),
+            stderr=screen, cwd=folder, env=surroundings(folder, model.server.url, **environment),
             start_new_session=True)
         os.close(screen)
         self.raw = b""             # what was shown, byte for byte
@@ -110,54 +120,60 @@ class Terminal:
         return self.screen.rpartition("\n")[2].rpartition("\r")[2]
 
     def press(self, keys):
-        os.write(self.keyboard, keys.encode())
+        os.write(self.keyboard, keys.encode() if isinstance(keys, str) else keys)
 
     def type(self, line=""):
         """Type a line and press Enter."""
         self.press(f"{line}\r")
 
     def press_ctrl_c(self):
+        """Press Ctrl-C once the lesson waits for something.
+
+        In the instant between showing a prompt and waiting for keys, readline would not notice it
+        before the next key.
+        """
+        until(lambda: asleep(self.process))
         self.press("\x03")
 
     def end_of_input(self):
         """Press Ctrl-D."""
         self.press("\x04")
 
-    def until(self, condition, failure):
+    def wait(self, condition, failure):
         """Wait until the screen is as it should be."""
         with self.changed:
             self.changed.wait_for(lambda: condition() or not self.open, LIMIT)
             assert condition(), f"{failure}. Since then:\n{self.screen[self.seen:]}"
 
     def expect(self, *texts):
-        """Wait until the texts have appeared, each behind the one before; what was shown by then."""
+        """Wait until the texts have appeared, one behind the other; what was shown by then."""
         start = self.seen
         for text in texts:
-            self.until(lambda: text in self.screen[self.seen:], f"{text!r} did not appear")
+            self.wait(lambda: text in self.screen[self.seen:], f"{text!r} did not appear")
             self.seen = self.screen.index(text, self.seen) + len(text)
         return self.screen[start:self.seen]
 
     def expect_line(self, text):
         """Wait until this, and no more, stands on the last line."""
-        self.until(lambda: self.line == text, f"the last line is not {text!r}")
+        self.wait(lambda: self.line == text, f"the last line is not {text!r}")
 
     def look(self, command):
         """What a command of the prompt shows."""
         self.type(command)
-        return self.expect(f"{command}\n", PROMPT).removesuffix(PROMPT)
+        self.expect(f"{command}\n")
+        return self.expect(PROMPT).removesuffix(PROMPT)
 
     def exit_status(self):
-        """Wait for the lesson's end; nobody has seen a traceback."""
+        """Wait for the lesson's end, at which nobody may see a traceback."""
         status = self.process.wait(LIMIT)
         self.watcher.join(LIMIT)
         assert "Traceback" not in self.screen, self.screen
         return status
 
     def end(self):
-        """Switch the terminal off, whatever still runs."""
+        """Switch everything off, whatever still runs."""
         self.process.kill()
         self.process.wait()
         self.watcher.join(LIMIT)
         os.close(self.keyboard)
-        if self.model:
-            self.model.end()
+        self.model.end()

@@ -53,7 +53,11 @@ def write_to(stage, name, content):
 
 def idle(stage, name):
     """Wait until a teammate has done all that it was asked."""
-    return until(lambda: stage.TEAM[name].state == "IDLE" and not stage.BUS.has_mail(name))
+    def rests():
+        with stage.LOCK:                                      # its rest is one step
+            return stage.TEAM[name].state == "IDLE" and not stage.BUS.has_mail(name)
+
+    until(rests)
 
 
 def ended(stage, name, state):

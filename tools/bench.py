@@ -1,6 +1,6 @@
 """Measures what the lessons promise: latency, idle load, start-up. Prints figures, judges nothing.
 
-    python tools/bench.py                      all measurements of lesson s15
+    python tools/bench.py                      all measurements of lesson s16
     python tools/bench.py wake idle            only these
     python tools/bench.py --lesson PATH        another code.py
 """
@@ -25,6 +25,8 @@ IDLE_TEAM = 100          # teammates that rest
 IDLE_SECONDS = 10
 SENDS = 200
 STARTS = 10
+STOPS = 50
+CROWD = 300              # teammates that are stopped at once
 MAIL = 4_000             # messages by four writers
 
 
@@ -49,9 +51,14 @@ class Team:
     def spawn(self, name):
         self.lesson.spawn_teammate(self.lesson.LEAD, name, "tester", "Say ok.")
 
-    def until_idle(self):
-        self.lesson.BUS.wait("lead", lambda: all(member.state == self.lesson.IDLE
-                                                 for member in self.lesson.TEAM.values()))
+    def until_rest(self):
+        """Wait until every teammate is idle or has ended."""
+        busy = (self.lesson.PENDING, self.lesson.RUNNING)
+        self.lesson.BUS.wait("lead", lambda: not any(
+            member.state in busy or self.unread(member) for member in self.lesson.TEAM.values()))
+
+    def unread(self, member):
+        return member.state == self.lesson.IDLE and self.lesson.BUS.has_mail(member.name)
 
 
 def middle_and_worst(times):
@@ -63,10 +70,10 @@ def wake(path):
     """From send to the receiver's next model call."""
     team = Team(path)
     team.spawn("alice")
-    team.until_idle()
+    team.until_rest()
     taken = []
     for _ in range(SENDS):
-        team.until_idle()
+        team.until_rest()
         team.heard.clear()
         begin = time.perf_counter()
         team.lesson.BUS.send("lead", "alice", "hello")
@@ -80,7 +87,7 @@ def idle(path):
     team = Team(path)
     for number in range(IDLE_TEAM):
         team.spawn(f"t{number}")
-    team.until_idle()
+    team.until_rest()
     begin = time.process_time()
     time.sleep(IDLE_SECONDS)
     load = (time.process_time() - begin) / IDLE_SECONDS
@@ -100,6 +107,42 @@ def mail(path):
         read += len(bus.receive("alice"))
     rate = MAIL / (time.perf_counter() - begin)
     return f"{MAIL} messages by 4 writers, read meanwhile: {rate:.0f} a second"
+
+
+def stop(path):
+    """From the request to COMPLETED, with a model that answers at once (from s16 on)."""
+    team = Team(path)
+    if not hasattr(team.lesson, "HANDSHAKE"):
+        return "stop: this lesson has no handshake"
+    taken = []
+    for number in range(STOPS):
+        team.spawn(f"t{number}")
+        team.until_rest()
+        begin = time.perf_counter()
+        team.lesson.ask_to_stop(f"t{number}", "enough")
+        team.until_rest()
+        taken.append((time.perf_counter() - begin) * 1000)
+    return f"request_shutdown to COMPLETED: {middle_and_worst(taken)}"
+
+
+def crowd(path):
+    """Many teammates stopped at once (from s16 on)."""
+    team = Team(path)
+    if not hasattr(team.lesson, "HANDSHAKE"):
+        return "crowd: this lesson has no handshake"
+    for number in range(CROWD):
+        team.spawn(f"t{number}")
+    team.until_rest()
+    team.lesson.show = lambda *_: None       # 600 lines would hide the figures
+    begin = time.perf_counter()
+    for number in range(CROWD):
+        team.lesson.ask_to_stop(f"t{number}", "enough")
+    team.until_rest()
+    taken = time.perf_counter() - begin
+    team.lesson.consume_lead_inbox()
+    states = {member.state for member in team.lesson.TEAM.values()}
+    statuses = {state.status for state in team.lesson.pending_requests.values()}
+    return f"{CROWD} teammates stopped at once: {taken:.2f} s, {states}, requests {statuses}"
 
 
 def prompt(path):
@@ -128,13 +171,13 @@ def demo(path):
         return f"--demo: exit {done.returncode} after {time.perf_counter() - begin:.1f} s"
 
 
-MEASUREMENTS = {"wake": wake, "idle": idle, "mail": mail, "prompt": prompt, "demo": demo}
+MEASUREMENTS = {"wake": wake, "idle": idle, "mail": mail, "stop": stop, "crowd": crowd, "prompt": prompt, "demo": demo}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="|".join(MEASUREMENTS))
-    parser.add_argument("--lesson", default=ROOT / "s15_agent_teams" / "code.py", type=Path)
+    parser.add_argument("--lesson", default=ROOT / "s16_team_protocols" / "code.py", type=Path)
     options = parser.parse_args()
     if unknown := set(options.names) - set(MEASUREMENTS):
         parser.error(f"There is no measurement {', '.join(unknown)}.")

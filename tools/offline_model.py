@@ -405,7 +405,7 @@ class ModelServer(ThreadingHTTPServer):
             return ApiError(500, "api_error", f"{type(error).__name__}: {error}").raw()
 
     def server_bind(self):
-        """Bind the port without asking for the host's name, which takes seconds on some machines."""
+        """Bind the port; HTTPServer would ask for the host's name, which may take seconds."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, connection, address):
@@ -448,6 +448,7 @@ def serve(policy, port=0):
 # ── The player: what a request tells ─────────────────────────────────
 
 MAIL = re.compile(r"<message\b([^>]*)>(.*?)</message>", re.DOTALL)
+WRAP_UP = re.compile(r"<wrap_up\b.*?</wrap_up>", re.DOTALL)
 ANSWER = "answer"       # stands in a story where a text ended a turn
 
 
@@ -458,6 +459,7 @@ class Mail:
     sender: str
     type: str
     text: str
+    tags: dict = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -475,8 +477,10 @@ def letters(words):
     for attributes, content in MAIL.findall(words):
         named = dict(re.findall(r'(\w+)="([^"]*)"', attributes))
         yield Mail(html.unescape(named.get("from", "?")), named.get("type", "message"),
-                   content.replace("&lt;/", "</").strip())
-    if rest := MAIL.sub("", words).strip():
+                   content.replace("&lt;/", "</").strip(), named)
+    if WRAP_UP.search(words):
+        yield Mail("", "wrap_up", "")
+    if rest := WRAP_UP.sub("", MAIL.sub("", words)).strip():
         yield Mail("", "words", rest)
 
 
@@ -511,6 +515,16 @@ def calls_of(story, *tools):
     return [event for event in story if isinstance(event, Done) and event.tool in tools]
 
 
+def last_plans(events):
+    """Calls in which a plan that was submitted again stands for those before it."""
+    kept = []
+    for event in events:
+        if kept and kept[-1].tool == event.tool == "submit_plan":
+            kept.pop()
+        kept.append(event)
+    return kept
+
+
 def after_last(story, test):
     """The place behind the last event that passes a test, 0 if none does."""
     return max((n + 1 for n, event in enumerate(story) if test(event)), default=0)
@@ -532,9 +546,12 @@ class Scene:
         start = max(told, 0) if self.name == "lead" else answered
         self.before, since = self.story[:start], self.story[start:]
         self.orders = [event.text for event in since if self.tells(event)]
-        self.done = [event for event in since if isinstance(event, Done)]
+        self.done = last_plans(event for event in since if isinstance(event, Done))
         self.is_new = told >= answered
-        self.chinese = any(map(is_chinese, self.orders))
+        self.wraps_up = any(isinstance(event, Mail) and event.type == "wrap_up"
+                            for event in self.fresh)
+        heard = [event.text for event in self.story if self.tells(event)]
+        self.chinese = any(map(is_chinese, self.orders or heard[-1:]))
 
     def tells(self, event):
         """Whether an event is an order: the person's words, for a teammate any message."""
@@ -544,6 +561,7 @@ class Scene:
     def say(self, key, /, **fields):
         """A sentence of PHRASES in the language of the orders."""
         return PHRASES[key][self.chinese].format_map(defaultdict(str, fields))
+
 
 # ── The player: how words are read ───────────────────────────────────
 
@@ -566,7 +584,7 @@ POLITE = (r"(?:please|then|now|and|also|next|first|finally|so|ok|okay|(?:can|cou
 
 WHO = rf"{Q}(?P<who>(?!(?:me|us|you|it|the|an?|your|my|this|that)\b)(?u:[\w-]+)){Q}"
 TASK = "(?P<task>.+)"
-VERBS = "看读写创新建运执跑检查列打添加确把在用修改给介发留说去来"     # a Chinese name ends before one
+VERBS = "看读写创新建运执跑检查列打添加确把在用修改给介发留说去来关停收下提先"     # a Chinese name ends before one
 ZH_WHO = (rf"{Q}(?P<who>[她他它]们?|大家|所有人|[A-Za-z][\w-]*(?![\w.])"
           rf"|(?![我你{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
 ONE = {"her", "him", "his", "she", "he", "她", "他", "它"}
@@ -632,7 +650,7 @@ class Intent:
 
 
 class Reading:
-    """What an agent makes of its orders: the blocks they ask for, and what it did not understand."""
+    """What an agent makes of its orders: the blocks they ask for, and what stays unclear."""
 
     def __init__(self, scene):
         self.scene, self.blocks, self.unclear, self.spawned = scene, [], [], []
@@ -702,7 +720,9 @@ def spawn(match, reading):
         at = person.end()
         calls.append(new_teammate(person, reading))
     rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去)?\s*", "", clause[at:])
-    if calls and any(row.match(rest) for row in WORK):
+    if calls and (task := JOB.match(rest)):
+        calls[-1]["input"]["prompt"] = reading.scene.say("job", task=task["task"].strip())
+    elif calls and any(row.match(rest) for row in [PLAN, *WORK]):
         calls[-1]["input"]["prompt"] = polished(rest, reading.scene.chinese)
     return calls or None
 
@@ -711,9 +731,11 @@ def new_teammate(match, reading):
     """The call that spawns the one whom a match names."""
     reading.names.append(match["name"])
     reading.spawned.append(match["name"])
-    say = reading.scene.say
-    return call("spawn_teammate", name=match["name"], role=match["role"] or say("role"),
-                prompt=say("wait"))
+    say, role = reading.scene.say, match["role"] or ""
+    if job := re.fullmatch(r"(?P<task>.+?)\s*任务", role):       # 做重构任务: a task, not a role
+        return call("spawn_teammate", name=match["name"], role=say("role"),
+                    prompt=say("job", task=job["task"]))
+    return call("spawn_teammate", name=match["name"], role=role or say("role"), prompt=say("wait"))
 
 
 def tell(match, reading):
@@ -725,11 +747,24 @@ def tell(match, reading):
 
 def hand_over(name, task, reading):
     """The call that brings somebody a task; none if the call that spawns it can."""
+    wants_plan = "request_plan" in reading.scene.tools and PLAN.match(task) is not None
     for block in reading.blocks:
         given = block.get("input", {})
-        if given.get("name") == name and given["prompt"] == reading.scene.say("wait"):
-            given["prompt"] = task
+        if given.get("name") == name and block["name"] == "spawn_teammate":
+            if given["prompt"] == reading.scene.say("wait"):
+                given["prompt"] = task
+            elif wants_plan:
+                given["prompt"] = f"{task} {given['prompt']}"
+            else:
+                break
+            given.update({"plan_required": True} if wants_plan else {})
             return []
+    if reading.spawned and name not in reading.names:       # "spawn alice, and let bob ..."
+        reading.names.append(name)
+        plan = {"plan_required": True} if wants_plan else {}
+        return [call("spawn_teammate", name=name, role=reading.scene.say("role"), prompt=task, **plan)]
+    if wants_plan:
+        return [call("request_plan", teammate=name, task=task)]
     return [call("send_message", to=name, content=task)]
 
 
@@ -790,6 +825,55 @@ def known_content(path, scene):
     return ""
 
 
+def investigate(match, reading):
+    """Notes on what was asked; the player does not pretend to have found anything."""
+    return [call("write_file", path="findings.md",
+                 content=f"# findings\n\n{TAIL.sub('', match.string)}\n\n"
+                         + PHRASES["written"][reading.scene.chinese].format(stem="findings") + "\n")]
+
+
+def plan(match, reading):
+    """A plan, and the work that needs it if the order names no other."""
+    title, rationale, *steps = plan_lines(reading)
+    submitted = call("submit_plan", title=title, steps=steps, rationale=rationale)
+    rest = reading.order[reading.order.find(match.string) + len(match.string):]
+    others = any(row.match(piece) for piece in split(rest, JOINT, WORK) for row in WORK)
+    return [submitted] + ([] if others else job(match, reading))
+
+
+def job(match, reading):
+    """A task that is named and not described: what the player does for it is a note of its steps."""
+    title, _, *steps = plan_lines(reading)
+    notes = "\n".join([f"# {title}", "", *(f"- {step}" for step in steps)])
+    return [call("write_file", path=f"{kind_of(reading)}.md", content=f"{notes}\n")]
+
+
+def kind_of(reading):
+    return "refactoring" if re.search("refactor|重构", reading.order, re.IGNORECASE) else "task"
+
+
+def plan_lines(reading):
+    """A title, a rationale and the steps."""
+    return reading.scene.say(f"plan {kind_of(reading)}").split("\n")
+
+
+def shut_down(match, reading):
+    """A request to stop for each of those who are meant."""
+    who = match.groupdict().get("who") or "her"
+    return [call("request_shutdown", teammate=name) for name in reading.people(who)]
+
+
+def review(match, reading):
+    """A decision; which plan it decides is known when the plan has come."""
+    verdict = match.groupdict().get("verdict")
+    if not verdict:
+        return []
+    approve = verdict.lower() in ("approve", "accept", "批准", "通过", "同意")
+    why = TAIL.sub("", match["why"] or "")
+    return [call("review_plan", who=(reading.people("her") or [""])[-1], approve=approve,
+                 feedback=why)]
+
+
 def answer(key):
     """The maker of an answer in words."""
     return lambda match, reading: [text(reading.scene.say(
@@ -801,6 +885,14 @@ def use(tool):
     return lambda match, reading: [call(tool)]
 
 
+PLAN = Intent(
+    r"(?:submit|propose|make|write|draft|prepare|present|give|hand\s+in|come\s+up\s+with)\s+"
+    r"(?:(?:me|us|an?|the|your|his|her|\w+ing)\s+)*plan\b",
+    r"(?:根据|基于)?[^，。]{0,16}?(?:提交|提出|提|编写|写|给出|拿出|制定|做)(?:一?[个份])?[^，。]{0,10}?(?:计划|方案)",
+    plan)
+JOB = re.compile(r"(?:with|for|on|to\s+do)\s+(?:an?|the)\s+(?P<task>[\w -]+?)\s+(?:task|job)\b",
+                 re.IGNORECASE)
+SHUT_DOWN, GUAN_JI = r"shut\s?-?down|stop", "关机|关停|停机|收工|下班|停止工作|停下来"
 TALK = [
     Intent(r"who(?:'s|\s+is|\s+are)?\b[^.]{0,40}\b(?:team|here|teammates?|there|working)\b"
            r"|(?:list|show)\s+(?:(?:me|the|all|your|our|my)\s+)*(?:team\b|teammates|members)",
@@ -817,6 +909,8 @@ TALK = [
            tell),
 ]
 WORK = [
+    Intent(r"(?:do|carry\s+out|work\s+on|start|begin)\b[^.]*\b(?:task|job|refactoring|work)\b",
+           r"(?:做|完成|开始|执行)[^，。]*(?:任务|重构)", job),
     Intent(r"(?:run|execute)\b(?:\s+(?:the\s+)?(?:shell\s+)?(?:command|script))?\s*[:：]?",
            r"(?:运行|执行|跑)(?:一下|下)?\s*(?:这个|这条|下面的)?(?:命令|指令|脚本)?\s*[：:]?", run),
     Intent(r"(?:list|show|what|which)\s+(?:(?:the|all|are|our|your)\s+)*files\b",
@@ -826,14 +920,16 @@ WORK = [
            r"(?:[在给往向][^，。]{0,40}?)?(?:添加|增加|加上|加入|追加|补充|补上|加)(?!.{0,4}文件)", add),
     Intent(r"(?:create|write|make|add|generate|save|prepare|draft|put)\b",
            r"(?:创建|新建|建立|建|编写|写|生成|保存|起草|做|添加|把[^，。]{0,40}?写)", write),
-    Intent(r"(?:read|open|show|view|print|display|inspect|examine|review|look|take\s+a\s+look|have\s+"
-           r"a\s+look|check|see|list|cat|verify|find\s+out|confirm|what|is|does|whether|if)\b",
+    Intent(r"(?:investigate|research|study|explore|analy[sz]e|look\s+into)\b(?![^.]*\w\.\w)",
+           r"(?:调查|研究|分析|了解|深入)", investigate),
+    Intent(r"(?:read|open|show|view|print|display|inspect|examine|review|look|(?:take|have)"
+           r"\s+a\s+look|check|see|list|cat|verify|find\s+out|confirm|what|is|does|whether|if)\b",
            r"(?:读取|阅读|读|查看|看|打开|检查|确认|显示|列出|打印|查|验证|审查|把[^，。]{0,40}?列)",
            read),
 ]
 LEAD = [
-    Intent(r"(?:check|read|look\s+(?:at|in|into|through)|see|open)\s+(?:(?:your|the|my|our|for|new|any)"
-           r"\s+)*(?:inbox|mail(?:box)?|messages?)\b"
+    Intent(r"(?:check|read|look\s+(?:at|in|into|through)|see|open)\s+"
+           r"(?:(?:your|the|my|our|for|new|any)\s+)*(?:inbox|mail(?:box)?|messages?)\b"
            r"|(?:is|are)\s+there\s+(?:(?:any|new)\s+)*(?:mail|messages?|news|results?|answers?)\b"
            r"|any\s+(?:news|mail|messages?|results?|word)\b"
            r"|(?:what\s+(?:did|has)|has|did)\s+\S+\s+(?:say|said|report|answer|repl|finish|write)",
@@ -847,11 +943,25 @@ LEAD = [
            rf"[\s，,]*(?:名叫|叫做?|名字是)?\s*{Q}(?P<name>[A-Za-z][\w-]*){Q}", spawn),
     Intent(r"(?:spawn|hire|recruit|launch"
            r"|(?:create|start|add|make)(?=[^.]{0,20}?\b(?:teammates?|agents?|members?)\b))"
-           r"(?:\s+(?:an?|another|the|one|two|three|new|teammates?|agents?|members?|called|named)\b|:)*",
+           r"(?:\s+(?:an?|another|the|one|two|three|new|teammates?|agents?|members?|called|named)\b"
+           r"|:)*",
            r"(?:派生|招募|(?:创建|新建|新增|添加|增加|启动|加)(?=[^，。]{0,6}(?:队友|成员|智能体|助手)))"
            r"(?:[一两三]?[个名位]|新的?|队友|成员|智能体|助手|[\s：:，,]|名叫|名为|叫做?)*", spawn),
+    Intent(rf"(?:request|ask\s+for)\s+{WHO}(?:'s)?\s+(?:{SHUT_DOWN})\b",
+           rf"(?:请求|要求|让|请|叫|把|通知)\s*{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
+    Intent(rf"(?:ask|tell|have|let)\s+{WHO}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
+           rf"(?:关停|关闭|停止|停掉)\s*{ZH_WHO}", shut_down),
+    Intent(rf"(?:{SHUT_DOWN})\s+{WHO}$", rf"(?:请求|要求)?(?:{GUAN_JI})", shut_down),
+    Intent(rf"shut\s+{WHO}\s+down\b", rf"{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
+    Intent(r"(?:review\s+(?:\S+\s+){0,3}?and\s+)?(?P<verdict>approve|accept|reject|decline)\b"
+           r"(?:[^.:,]*?(?:\bbecause\b|\bsince\b|[:,])\s*(?P<why>.+)|[^.:,]*[.!\s]*$)"
+           r"|review\b(?:\s+(?:it|them|(?:his|her|their|the)\s+plans?))?[.!\s]*$",
+           r"(?:(?:审[阅查核批]|看)[^，。]{0,4}?)?(?P<verdict>批准|通过|同意|拒绝|驳回)"
+           r"(?:[^，：:,因]*?(?:[，,：:]|因为|理由是)(?:因为|理由是)?\s*(?P<why>.+)|[^，：:,]*$)"
+           r"|审[阅查核]", review),
     *TALK,
-    Intent(rf"(?P<who>she|he|they|her|his|their)\s+(?:should|must|shall|needs?\s+to|has\s+to|have\s+to"
+    Intent(r"(?!)", rf"{ZH_WHO}\s*(?P<task>(?:提交|提出|提|给出|写)[^，。]*?(?:计划|方案).*)", tell),
+    Intent(rf"(?P<who>she|he|they|her|his|their)\s+(?:should|must|shall|needs?\s+to|ha(?:s|ve)\s+to"
            rf"|is\s+to|(?:first\s+)?(?:task|job)\s*(?:is\s+to\b|is\b|:))\s*{TASK}",
            rf"(?P<who>[她他]们?)\s*(?:应该|需要|负责|得|要|的任务是)[\s：:，,]*{TASK}", tell),
 ]
@@ -859,7 +969,7 @@ TEAMMATE = [
     Intent(r"report|tell\s+(?:me|us|the\s+lead|lead)\b|let\s+(?:me|us|the\s+lead)\s+know|how\s+far",
            r"(?:告诉|通知|向)\s*(?:我|lead)|汇报|报告(?!\.|\s*文件)|进展",
            lambda match, reading: []),      # its last words go to the lead by themselves
-    *WORK, *TALK,
+    PLAN, *WORK, *TALK,
     Intent(r"(?:hi|hello|hey|introduce|good\s+(?:morning|day|evening))\b",
            r"你好|您好|嗨|大家好|(?:自我)?介绍", answer("hello")),
     Intent(r"(?:thanks?|thx|well\s+done|good\s+(?:job|work)|great|nice|perfect|bravo|bye)\b",
@@ -879,8 +989,8 @@ LIST = r"([A-Za-z_]\w*(?:\s*(?:,|，|、|\band\b|和|与)\s*(?:an?\s+|the\s+)?[A
 TABLES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (
     rf"\btables?\s*(?:called|named|for|:)\s*{LIST}", rf"表\s*(?:叫|名为|：|:)\s*{LIST}",
     rf"{LIST}\s*的?\s*(?:数据)?(?:\btables?\b|表)")]
-NO_NAMES = {"a", "an", "the", "and", "with", "new", "another", "one", "two", "small", "simple", "sql",
-            "python", "database", "this", "that"}
+NO_NAMES = {"a", "an", "the", "and", "with", "new", "another", "one", "two", "small", "simple",
+            "sql", "python", "database", "this", "that"}
 CHINESE_TABLES = {"用户": "users", "订单": "orders", "商品": "products", "产品": "products"}
 COLUMNS = {
     "users": ["name TEXT NOT NULL", "email TEXT NOT NULL UNIQUE"],
@@ -888,9 +998,9 @@ COLUMNS = {
     "products": ["name TEXT NOT NULL", "price INTEGER NOT NULL"],
 }
 FUNCTION = re.compile(r"function\s+(?:called|named)\s+(\w+)|(?:名为|叫做?)\s*(\w+)\s*的?\s*函数"
-                      r"|(\w+)\s*(?:\bfunction|函数)(?!\s+(?:called|named))", re.IGNORECASE | re.ASCII)
-SAYS = re.compile(r"(?:\bsaying|\bthat\s+says|\bcontaining|\bwith\s+the\s+(?:text|content|words?|line)"
-                  r"|内容[是为：:]|写[着上])\s*[:：]?\s*(.+)", re.IGNORECASE | re.DOTALL)
+                      r"|(\w+)\s*(?:\bfunction|函数)(?!\s+(?:called|named))", re.I | re.A)
+SAYS = re.compile(r"(?:\bsaying|\bthat\s+says|\bcontaining"
+                  r"|\bwith\s+the\s+(?:text|content|words?|line)|内容[是为：:]|写[着上])\s*[:：]?\s*(.+)", re.IGNORECASE | re.DOTALL)
 
 
 def content_for(path, clause):
@@ -935,7 +1045,8 @@ def markdown(stem, clause, said):
 
 def json_object(stem, clause, said):
     """An object with a name and a text."""
-    return json.dumps({"name": stem, "text": plain(stem, clause, said)}, ensure_ascii=False, indent=2)
+    value = {"name": stem, "text": plain(stem, clause, said)}
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def plain(stem, clause, said):
@@ -953,6 +1064,13 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "spawn_teammate!": ("{name} was not started: {result}", "{name} 没有启动：{result}"),
     "send_message": ("I have told {to}: {content}", "已转告 {to}：{content}"),
     "send_message!": ("{to} did not get the message: {result}", "消息没有送到 {to}：{result}"),
+    "request_shutdown": ("I have asked {teammate} to stop.", "已请求 {teammate} 关机。"),
+    "request_shutdown!": ("{teammate} was not asked to stop: {result}", "没能请求 {teammate} 关机：{result}"),
+    "request_plan": ("I have asked {teammate} for a plan: {task}", "已请 {teammate} 提交计划：{task}"),
+    "review_plan": ("My decision: {result}", "我的决定：{result}"),
+    "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
+    "submit_plan": ("My plan: {result}", "我的计划：{result}"),
+    "submit_plan!": ("My plan was not approved: {result}", "我的计划没有通过：{result}"),
     "list_teammates": ("The team:\n{result}", "团队成员：\n{result}"),
     "bash": ("`{command}` printed:\n{result}", "`{command}` 的输出：\n{result}"),
     "bash!": ("`{command}` did not succeed: {result}", "`{command}` 没有执行成功：{result}"),
@@ -966,6 +1084,11 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "mail result": ("{sender} reports: {words}", "{sender} 报告：{words}"),
     "mail message": ("{sender} says: {words}", "{sender} 来信：{words}"),
     "mail error": ("{sender} has failed: {words}", "{sender} 出错了：{words}"),
+    "mail farewell": ("{sender}'s last report: {words}", "{sender} 的收尾报告：{words}"),
+    "mail shutdown_response": ("{sender} answers the shutdown request: {words}",
+                               "{sender} 答复关机请求：{words}"),
+    "mail plan_approval_request": ("{sender} has submitted a plan ({request_id}).",
+                                   "{sender} 提交了计划（{request_id}）。"),
     "mail other": ("{sender} ({type}): {words}", "{sender}（{type}）：{words}"),
     "earlier": ("The inbox holds nothing new. Earlier, {sender} reported: {words}",
                 "收件箱里没有新消息。{sender} 之前报告过：{words}"),
@@ -975,22 +1098,35 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
                 "因为前面的步骤失败了，{tool}（{about}）没有做。"),
     "no tool": ("I have no tool {tool} here, so I left that out.", "我没有 {tool} 工具，这一步没有做。"),
     "role": ("assistant", "助手"),
+    "job": ("Do the {task} task.", "做{task}任务。"),
+    "plan refactoring": (
+        "Refactoring\nThe code is hard to change\nRead the code that is there\n"
+        "Move it into small functions\nRun the tests",
+        "重构\n现在的代码很难改\n先读懂现有代码\n拆成小函数\n跑一遍测试"),
+    "plan task": ("The task\nSmall steps are easy to check\nLook at what is there\n"
+                  "Do the work in small steps\nCheck the result",
+                  "任务计划\n小步走，容易检查\n先看现状\n分小步完成\n检查结果"),
+    "revised": ("Take into account: {feedback}", "按意见修改：{feedback}"),
+    "no feedback": ("the plan was not clear enough", "计划不够清楚"),
+    "farewell": ("This is my last report.", "这是我的收尾报告。"),
+    "farewell nothing": ("I have done nothing yet.", "我还没有做什么。"),
+    "farewell undone": ("Left undone: {words}", "没有做的：{words}"),
     "wait": ("Introduce yourself and wait for a task.", "先介绍一下自己，然后等待任务。"),
     "hello": ("Hello, I am {name}, {role}. I am ready for a task.", "你好，我是 {name}，{role}，随时可以开工。"),
     "thanks": ("Thank you! I am ready for more.", "谢谢！还有任务的话随时叫我。"),
     "written": ("Written by the offline model: {stem}.", "由离线模型写成：{stem}。"),
     "unclear": ("I did not understand this part: {words}", "这一部分我没有看懂：{words}"),
     "help lead": (
-        "I am the offline model: I play by rules and am no chat model, so I did not understand that. "
-        "I can lead a small team. Try for example:\n"
+        "I am the offline model: I play by rules and am no chat model, so I did not understand "
+        "that. I can lead a small team. Try for example:\n"
         "- Spawn alice as a backend developer. Ask her to create a file called schema.sql with a "
         "users table.\n- Check your inbox for alice's result.\n- Ask alice to run `ls -l`.",
         "我是离线模型，只按规则应答，不是聊天模型，所以没有看懂这句话。我能带一个小团队，可以这样对我说：\n"
         "- 派生 alice 担任后端开发，让她创建一个名为 schema.sql 的文件，里面有一张 users 表。\n"
         "- 看看收件箱里有没有 alice 的结果。\n- 让 alice 运行 `ls -l`。"),
     "help teammate": (
-        "I did not understand this task. I am the offline model: I play by rules and am no chat model. "
-        "I can create and read files, run commands and send messages, for example: "
+        "I did not understand this task. I am the offline model: I play by rules and am no chat "
+        "model. I can create and read files, run commands and send messages, for example: "
         "Read schema.sql and run `ls -l`.",
         "这个任务我没有看懂。我是离线模型，只按规则应答，不是聊天模型。我会创建文件、读取文件、运行命令和发消息，"
         "例如：读取 schema.sql，然后运行 `ls -l`。"),
@@ -1020,7 +1156,8 @@ def inbox_told(done, scene):
     """What a look into the inbox brought; the mail in it tells itself."""
     if any(mail.sender for mail in letters(done.result)):
         return ""
-    earlier = [event for event in scene.story if isinstance(event, Mail) and event.sender]
+    earlier = [event for event in scene.story if isinstance(event, Mail) and event.sender
+               and event.type != "idle_notification"]
     named = [mail for mail in earlier if mail.sender in scene.orders[-1]] or [None]
     mail = named[-1]
     if mail and mail not in scene.fresh:
@@ -1034,7 +1171,7 @@ def mail_told(mail, scene):
         return ""
     words = shortened(mail.text.removeprefix(f"{mail.sender} failed: "))
     key = f"mail {mail.type}" if f"mail {mail.type}" in PHRASES else "mail other"
-    return scene.say(key, sender=mail.sender, type=mail.type, words=words)
+    return scene.say(key, **mail.tags, sender=mail.sender, words=words)
 
 
 def event_told(event, scene):
@@ -1061,7 +1198,8 @@ def report(scene, reading, skipped):
 
 def subject(arguments):
     """The agent or the file that a call is about."""
-    return next((str(arguments[key]) for key in ("name", "to", "path") if key in arguments), "")
+    return next((str(arguments[key]) for key in ("name", "to", "teammate", "path")
+                 if key in arguments), "")
 
 
 def progress(steps, scene):
@@ -1074,15 +1212,51 @@ def progress(steps, scene):
         elif failed.intersection(words):
             skipped.append(("skipped", step))
         elif done := next(finished, None):
+            if done.failed and done.tool == "submit_plan":
+                return revised(step, done, scene), skipped
             failed |= {subject(done.input)} if done.failed else set()
         else:
-            return step, skipped
+            return ready(step, scene), skipped
     return None, skipped
+
+
+def revised(step, done, scene):
+    """The plan once more with what was said against it; None if it was not rejected."""
+    rejected = re.search(r"is rejected\.\s*(.*)", done.result, re.DOTALL)
+    if not rejected or "Do not submit it again" in rejected[1]:
+        return None
+    new = scene.say("revised", feedback=rejected[1].strip() or scene.say("no feedback"))
+    return call("submit_plan", **{**step["input"], "steps": [*done.input.get("steps", []), new]})
+
+
+def ready(step, scene):
+    """The step, as soon as it can be taken: a review needs a plan that has come."""
+    if step["name"] != "review_plan":
+        return step
+    decided = {done.input.get("request_id") for done in calls_of(scene.story, "review_plan")}
+    plans = [mail.tags.get("request_id") for mail in scene.story
+             if isinstance(mail, Mail) and mail.type == "plan_approval_request"
+             and step["input"]["who"] in ("", mail.sender)]
+    waiting = [plan for plan in plans if plan and plan not in decided]
+    arguments = {key: value for key, value in step["input"].items() if key != "who" and value != ""}
+    return call("review_plan", request_id=waiting[0], **arguments) if waiting else None
+
+
+def farewell(scene):
+    """The last report: all that was done, and the words that came too late."""
+    lines = [scene.say("farewell")]
+    calls = last_plans(event for event in scene.story if isinstance(event, Done))
+    lines += [told(done, scene) for done in calls] or [scene.say("farewell nothing")]
+    lines += [scene.say("farewell undone", words=event.text) for event in scene.fresh
+              if scene.tells(event)]
+    return "\n".join(lines)
 
 
 def player(request):
     """The policy of a rule-based model: the next step of its orders, or a report."""
     scene = Scene(request)
+    if scene.wraps_up:
+        return farewell(scene)
     reading = Reading(scene)
     steps = [block for block in reading.blocks if block["type"] == "tool_use"]
     step, skipped = progress(steps, scene)
@@ -1099,7 +1273,8 @@ def main():
         server = serve(player, options.parse_args().port)
     except OSError as error:
         sys.exit(str(error))
-    print(f"The offline model listens: ANTHROPIC_BASE_URL={server.url} (Ctrl-C ends it)", flush=True)
+    print(f"Listening: set ANTHROPIC_BASE_URL={server.url} for a lesson; Ctrl-C ends it.",
+          flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(1)       # a wait without end would be deaf to Ctrl-C on Windows
