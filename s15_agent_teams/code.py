@@ -106,6 +106,7 @@ class MessageBus:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.read_to = {"lead": 0}     # agent with an open inbox -> bytes that it has read
+        self.written = set()           # agents whose file exists
         self.bells = defaultdict(lambda: threading.Condition(LOCK))    # agent -> what wakes it
 
     def send(self, sender, to, content, msg_type="message", metadata=None):
@@ -117,6 +118,7 @@ class MessageBus:
                 raise self.unknown(to)
             self.folder.mkdir(parents=True, exist_ok=True)
             append_line(self.path(to), clean(json.dumps(message, ensure_ascii=False)))
+            self.written.add(to)
             self.ring(to)
 
     def read_inbox(self, agent):
@@ -195,10 +197,8 @@ class MessageBus:
         return f"{self.folder}/{agent}.jsonl"
 
     def size(self, agent):
-        try:
-            return os.path.getsize(self.path(agent))
-        except FileNotFoundError:      # nobody has written to this agent yet
-            return 0
+        exists = agent in self.written or os.path.exists(self.path(agent))
+        return os.path.getsize(self.path(agent)) if exists else 0
 
 
 def check_message(message):

@@ -498,7 +498,8 @@ class Teammate:
             else:
                 HANDSHAKE.complete(self.name)
                 self.close(COMPLETED)
-        announce()
+        if self.refusal:
+            announce()
 
     def check(self):
         """Raise Stopped after a hard stop; looked at before each step that others can see."""
@@ -776,6 +777,7 @@ class MessageBus:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.read_to = {"lead": 0}     # agent with an open inbox -> bytes that it has read
+        self.written = set()           # agents whose file exists
         self.bells = defaultdict(lambda: threading.Condition(LOCK))    # agent -> what wakes it
 
     def send(self, sender, to, content, msg_type="message", metadata=None):
@@ -787,6 +789,7 @@ class MessageBus:
                 raise self.unknown(to)
             self.folder.mkdir(parents=True, exist_ok=True)
             append_line(self.path(to), clean(json.dumps(message, ensure_ascii=False)))
+            self.written.add(to)
             self.ring(to)
 
     def read_inbox(self, agent):
@@ -865,10 +868,8 @@ class MessageBus:
         return f"{self.folder}/{agent}.jsonl"
 
     def size(self, agent):
-        try:
-            return os.path.getsize(self.path(agent))
-        except FileNotFoundError:      # nobody has written to this agent yet
-            return 0
+        exists = agent in self.written or os.path.exists(self.path(agent))
+        return os.path.getsize(self.path(agent)) if exists else 0
 
 
 def check_message(message):

@@ -72,6 +72,11 @@ def piped(lesson, typed, *options, folder, **environment):
     return status, *((folder / name).read_text("utf-8") for name in ("out.txt", "err.txt"))
 
 
+def plain(raw):
+    """What a screen shows as text, without colours and the like."""
+    return ESCAPES.sub("", raw.decode("utf-8", "replace")).replace("\r\n", "\n")
+
+
 def asleep(process):
     """Whether a process waits for something; taken for granted where no /proc tells."""
     stat = Path(f"/proc/{process.pid}/stat")
@@ -91,6 +96,8 @@ class Terminal:
             start_new_session=True)
         os.close(screen)
         self.raw = b""             # what was shown, byte for byte
+        self.lines = ""            # the same as text, but for the last line
+        self.read = 0              # how much of `raw` stands in `lines`
         self.seen = 0              # how far in `screen` the test has followed
         self.open = True
         self.changed = threading.Condition()
@@ -106,13 +113,17 @@ class Terminal:
                 data = b""
             with self.changed:
                 self.raw += data
+                end = self.raw.rfind(b"\n") + 1
+                self.lines += plain(self.raw[self.read:end])
+                self.read = max(self.read, end)
                 self.open = data != b""
                 self.changed.notify_all()
 
     @property
     def screen(self):
         """All that was shown, without colours and the like."""
-        return ESCAPES.sub("", self.raw.decode("utf-8", "replace")).replace("\r\n", "\n")
+        with self.changed:
+            return self.lines + plain(self.raw[self.read:])
 
     @property
     def line(self):

@@ -345,12 +345,6 @@ def test_each_faulty_line_is_one_line_on_the_screen(bus, folder, capsys):
     assert "\x1b" not in shown and "\x07" not in shown
 
 
-def test_a_faulty_line_that_was_never_read_is_reported_at_the_close(bus, folder, capsys):
-    type_by_hand(folder, b"no message\n" + by_hand("good"))
-    assert contents(bus.close("alice")) == ["good"]
-    assert "no message" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("end", [b"\r\n", b"\n\n", b"  \n \t\n"])
 def test_other_line_ends_and_blank_lines_are_no_faults(bus, folder, capsys, end):
     type_by_hand(folder, by_hand("one").strip() + end + by_hand("two"))

@@ -109,13 +109,13 @@ def test_two_empty_lines_and_q_are_three_prompts_and_a_goodbye(pipe):
     assert goodbye(output)
 
 
-@pytest.mark.parametrize("typed", [b"", b"\n", b"/help", b"/team stop \xff\n"])
+@pytest.mark.parametrize("typed", [b"", b"/help", b"/team stop \xff\n"])
 def test_the_end_of_input_leaves_with_a_goodbye(pipe, typed):
     status, output, errors = pipe(typed)
     assert (status, errors, goodbye(output)) == (0, "", True)
 
 
-@pytest.mark.parametrize("typed", ["q", "exit", " Q ", "ｑ", "ＥＸＩＴ"])
+@pytest.mark.parametrize("typed", ["exit", " Q ", "ｑ", "ＥＸＩＴ"])
 def test_q_and_exit_leave_however_they_are_typed(pipe, typed):
     status, output, errors = pipe(f"{typed}\n/help\n".encode())
     assert (status, output.count(PROMPT), errors, goodbye(output)) == (0, 1, "", True)
@@ -157,8 +157,7 @@ def test_help_names_the_options_and_starts_nothing(pipe, tmp_path):
 
 
 @pytest.mark.parametrize("options, folder", [
-    ([], "workspace"), (["--workdir", "else/where"], "else/where"),
-    (["--workdir", "../outside"], "../outside"),
+    ([], "workspace"), (["--workdir", "../else/where"], "../else/where"),
 ])
 def test_the_workspace_is_made_on_start(pipe, tmp_path, options, folder):
     assert pipe(b"q\n", *options)[0] == 0
@@ -213,7 +212,7 @@ def test_colours_are_for_a_terminal_and_not_with_no_color(start, pipe, environme
     assert "\x1b" not in pipe(b"/nosuch\n", **environment)[1]
 
 
-@pytest.mark.parametrize("language", [{}, {"LANG": "C"}, {"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}])
+@pytest.mark.parametrize("language", [{"LANG": "C"}, {"LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}])
 def test_any_bytes_can_be_typed_whatever_the_language(start, language):
     terminal = start(**language)
     assert "/小明,你好" in terminal.look("／小明，你好")        # there is no such command
@@ -391,15 +390,15 @@ def test_a_teammate_that_speaks_into_a_closed_pipe_ends_the_lesson(unheard):
 
 @pytest.fixture(scope="module")
 def desks(path, tmp_path_factory):
-    """Terminals at which the SDK is loaded, the one in use and the next."""
+    """A terminal where the SDK is being loaded, and a function that opens another."""
     desks = []
 
-    def prepare():
+    def open_one():
         desks.append(Terminal(path, folder=tmp_path_factory.mktemp("desk"), model=Model()))
         desks[-1].type("Are you there?")
 
-    prepare()
-    yield desks, prepare
+    open_one()
+    yield desks, open_one
     for desk in desks:
         desk.end()
 
@@ -407,18 +406,17 @@ def desks(path, tmp_path_factory):
 @pytest.fixture
 def desk(desks):
     """A lesson at its prompt with nobody at work. Tests share it as long as they leave it so."""
-    desks, prepare = desks
+    desks, open_one = desks
     if not desks:
-        prepare()
-    desk = desks[0]
-    if len(desks) == 1:
-        prepare()
+        open_one()
+    [desk] = desks
     if desk.seen == 0:
         desk.expect("lead: ok", PROMPT)
     yield desk
     assert desk.model.server.refusals == []
     if not tidied(desk):
-        desks.pop(0).end()
+        desks.remove(desk)
+        desk.end()
 
 
 def tidied(desk):
@@ -544,7 +542,10 @@ def test_looking_at_messages_takes_none_away(desk):
 
 def test_the_last_twenty_messages_are_shown(desk):
     letters = [call("send_message", to="lead", content=f"letter-{n:02}.") for n in range(25)]
-    begin(desk, "RESULT", "That is all.", PROMPT, writer=[letters, "RESULT"])
+    held = desk.model.hold(letters)
+    put_to_work(desk, writer=[held, "RESULT"])
+    held.free.set()
+    desk.expect("Waiting: 26 message(s)", PROMPT)
     shown = desk.look("/team messages")
     assert "letter-24." in shown and "letter-10." in shown and "letter-00." not in shown
 
@@ -878,29 +879,22 @@ def test_ctrl_c_while_the_sdk_loads_does_no_harm(start, tmp_path):
 
 # ── Leaving a team at work ───────────────────────────────────────────
 
-def test_quitting_cuts_off_who_is_at_work_and_says_so(desk):
-    lifeline = Lifeline(file(desk, "quit"))
-    begin(desk, QUESTION, "> ", rex=[run(HOLD.format("quit"))], sam=["RESULT-OF-SAM"])
+def test_quitting_cuts_off_who_is_at_work_whatever_it_waits_for(desk):
+    lifeline, late = Lifeline(file(desk, "quit")), desk.model.hold("late")
+    begin(desk, QUESTION, "> ", rex=[run(HOLD.format("quit"))], sam=["RESULT-OF-SAM"], tom=[late])
     desk.type("y")
     until(lifeline.held)
     desk.press_ctrl_c()
     desk.expect(PROMPT)
     desk.type("q")
-    assert desk.exit_status() == 0
-    assert not lifeline.held()
-    last = desk.screen[desk.seen:]
-    assert "rex" in last and "undone" in last and "sam was" not in last and goodbye(last)
-    [record] = file(desk, ".team").glob("*/inboxes")
-    assert str(record) in last and "RESULT-OF-SAM" in (record / "lead.jsonl").read_text()
-
-
-def test_a_model_that_does_not_answer_holds_nobody_who_leaves(desk):
-    put_to_work(desk, tom=[desk.model.hold("late")])
-    desk.type("q")
-    desk.expect("undone")
-    while desk.open:
-        with contextlib.suppress(OSError):       # the lesson has just ended
-            desk.press("\x03")                   # in vain, or it makes the end come sooner
+    desk.expect("undone", "undone")
+    while desk.open:                                 # the person presses Ctrl-C again and again
+        with contextlib.suppress(OSError):           # the lesson has just ended
+            desk.press("\x03")
         time.sleep(0.01)
     assert desk.exit_status() == 0
-    assert goodbye(desk.screen)
+    assert not lifeline.held() and not late.free.is_set()
+    last = desk.screen[desk.screen.rindex(f"{PROMPT}q"):]
+    assert "rex" in last and "tom" in last and "sam was" not in last and "Goodbye" in last
+    [record] = file(desk, ".team").glob("*/inboxes")
+    assert str(record) in last and "RESULT-OF-SAM" in (record / "lead.jsonl").read_text()

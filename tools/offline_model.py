@@ -519,7 +519,8 @@ def last_plans(events):
     """Calls in which a plan that was submitted again stands for those before it."""
     kept = []
     for event in events:
-        if kept and kept[-1].tool == event.tool == "submit_plan":
+        if kept and all(isinstance(one, Done) and one.tool == "submit_plan"
+                        for one in (kept[-1], event)):
             kept.pop()
         kept.append(event)
     return kept
@@ -1184,7 +1185,7 @@ def event_told(event, scene):
 
 def report(scene, reading, skipped):
     """The text that ends a turn: what came in, what was done, and what was not."""
-    lines = [event_told(event, scene) for event in scene.fresh]
+    lines = [event_told(event, scene) for event in last_plans(scene.fresh)]
     if scene.is_new:
         lines += [scene.say(why, tool=step["name"], about=subject(step["input"]))
                   for why, step in skipped]
