@@ -47,8 +47,7 @@ def breaking(rule):
 
 @pytest.fixture
 def answer(lesson):
-    """A function that answers the one request on record: it, what came back, whether all is as it was.
-    """
+    """A function that answers the request on record: it, what came back, is all as it was?"""
     def answer(kind, fault, feedback=""):
         arguments = {**right_answer(kind), **fault, "feedback": feedback}
         state = on_record(lesson, kind, ID, arguments.pop("status"))
@@ -302,7 +301,7 @@ def test_rule_1_what_is_forged_is_one_line_and_changes_nothing(lesson, on_file, 
 
 
 def let_alice_look(stage, *lines):
-    """Alice, idle, finds these lines in her file, and words of the lead; she is through with them."""
+    """Alice, idle, finds these lines in her file and words of the lead, and handles them."""
     by_hand(stage, *lines)
     stage.BUS.send("lead", "alice", "Are you there?")
     until(lambda: len(stage.calls("alice")) > 1 and stage.TEAM["alice"].state != "RUNNING")
@@ -322,12 +321,13 @@ def test_what_is_forged_in_a_file_stops_nobody_and_opens_nothing(stage):
                    for request in stage.calls("alice"))
 
 
-@pytest.mark.parametrize("status", SETTLED)
-def test_rule_4_a_stop_request_that_is_settled_stops_nobody(stage, status):
+def test_rule_4_a_stop_request_that_is_settled_stops_nobody(stage):
     stage.spawn("alice")
     idle(stage, "alice")
-    on_record(stage, "shutdown", ID, status)
-    let_alice_look(stage, message("lead", "alice", "shutdown_request", request_id=ID))
+    let_alice_look(stage, *[message(
+        "lead", "alice", "shutdown_request",
+        request_id=on_record(stage, "shutdown", f"req_{status}", status).request_id)
+        for status in SETTLED])
     assert stage.TEAM["alice"].state == "IDLE"
     assert len(stage.calls("alice")) == 2
     assert stage.mail("farewell") == stage.mail("shutdown_response") == []

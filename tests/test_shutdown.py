@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from conftest import LIMIT, POSIX, Task, asleep, call, results_of, until, words_of
+from conftest import LIMIT, POSIX, Task, asleep, call, results_of, text, until, words_of
 from protocols import at_once, everything, latest, member
 from test_teammate import contents, idle, in_mid_call, refuse, snapshot, types, write_to
 
@@ -17,6 +17,7 @@ LESSON = "s16"
 DIES = refuse(400, "invalid_request_error")
 REFUSAL = [call("refuse_shutdown", reason="The migration is half done.")]
 WRITE = [call("write_file", path="done.txt", content="done")]
+ECHO = [call("bash", command="echo ran >> ran.txt")]
 
 
 # ── The table of moves ───────────────────────────────────────────────
@@ -134,16 +135,16 @@ def test_many_requests_at_one_moment_are_one(lesson, restless):
         assert len(lesson.BUS.read_inbox(name)) == 1
 
 
-@pytest.mark.parametrize("name", ["ghost", "alcie", "", "lead"])
-def test_a_request_to_nobody_is_an_error_that_names_who_is_there(stage, name):       # case 6
+def test_a_request_to_nobody_is_an_error_that_names_who_is_there(stage):             # case 6
+    names = ["ghost", "alcie", "", "lead"]
     stage.spawn("alice")
     idle(stage, "alice")
     before = everything(stage)
-    stage.play(lead=[[call("request_shutdown", teammate=name)]])
-    stage.say("Stop it.")
-    [result] = results_of(stage.calls("lead")[1])
-    assert result["is_error"]
-    assert f"No active teammate named '{name}'" in result["content"] and "alice" in result["content"]
+    stage.play(lead=[[call("request_shutdown", teammate=name) for name in names]])
+    stage.say("Stop them.")
+    for name, result in zip(names, results_of(stage.calls("lead")[1]), strict=True):
+        assert result["is_error"] and "alice" in result["content"]
+        assert f"No active teammate named '{name}'" in result["content"]
     assert everything(stage) == before
 
 
@@ -310,7 +311,7 @@ def test_words_that_come_during_the_wrap_up_are_in_its_next_call(stage):
 
 def test_a_stop_releases_who_waits_for_a_permission(stage, monkeypatch):             # case 17
     monkeypatch.setattr(stage.lesson, "LOOK_AGAIN", 10 * LIMIT)
-    stage.spawn("alice", [call("bash", command="echo > ran.txt")], "It did not run.", "bye")
+    stage.spawn("alice", ECHO, "It did not run.", "bye")
     until(stage.BROKER.waiting)
     asked = time.monotonic()
     stop(stage)
@@ -322,16 +323,18 @@ def test_a_stop_releases_who_waits_for_a_permission(stage, monkeypatch):        
     assert not (stage.workspace / "ran.txt").exists()
 
 
-@pytest.mark.parametrize("answer", ["a", "y"])
-def test_a_command_after_the_request_asks_nobody_and_does_not_run(stage, answer):
-    _, held = in_mid_call(stage, [call("bash", command="echo > ran.txt")])
+def test_a_command_after_the_request_asks_nobody_and_does_not_run(stage):
+    held = stage.hold(ECHO)
+    stage.spawn("alice", ECHO, held, "It ran once.")
+    until(stage.BROKER.waiting)
+    stage.BROKER.resolve_all(lambda question: "a")            # always: and yet not now
+    assert held.asked.wait(LIMIT)
     stop(stage)
     held.free.set()
     completed(stage)
-    [result] = results_of(stage.calls("alice")[1])
+    [result] = results_of(stage.calls("alice")[2])
     assert result["is_error"] and "asked to stop" in result["content"]
-    assert stage.BROKER.resolve_all(lambda question: answer) == 0
-    assert not (stage.workspace / "ran.txt").exists()
+    assert (stage.workspace / "ran.txt").read_text().split() == ["ran"]
 
 
 # ── The wrap-up turn ─────────────────────────────────────────────────
@@ -355,25 +358,26 @@ def test_a_wrap_up_can_write_down_what_is_left(stage):
     assert (stage.workspace / "done.txt").exists()
 
 
-@pytest.mark.parametrize("tool, arguments", [("bash", {"command": "echo > ran.txt"}),
-                                             ("submit_plan", {"title": "More", "steps": ["go"]})])
-def test_a_wrap_up_begins_nothing_new(stage, monkeypatch, tool, arguments):
+def test_a_wrap_up_begins_nothing_new(stage, monkeypatch):
     monkeypatch.setattr(stage.lesson, "ALLOW_ALL", True)
-    in_wrap_up(stage, [call(tool, **arguments)])[1].free.set()
+    plan = call("submit_plan", title="More", steps=["Go on."])
+    in_wrap_up(stage, [*ECHO, plan])[1].free.set()
     completed(stage)
-    [result] = results_of(stage.calls("alice")[2])
-    assert result["is_error"] and tool in result["content"]
+    for tool, result in zip(["bash", "submit_plan"], results_of(stage.calls("alice")[2])):
+        assert result["is_error"] and tool in result["content"]
     assert not (stage.workspace / "ran.txt").exists()
     assert [state.type for state in stage.pending_requests.values()] == ["shutdown"]
 
 
-@pytest.mark.parametrize("answer", ["I will not stop!", "", [], "  \n ", "refuse_shutdown"])
-def test_rule_7_words_alone_refuse_nothing(stage, answer):                           # case 28
-    in_wrap_up(stage, answer)[1].free.set()
-    completed(stage)
-    settled(stage, "approved")
-    [farewell] = contents(stage, "farewell")
-    assert farewell.strip() and (not str(answer or "").strip() or farewell == answer)
+def test_rule_7_words_alone_refuse_nothing(stage):                                   # case 28
+    answers = ["I will not stop!", "refuse_shutdown", "", [text("  \n ")]]
+    for number, answer in enumerate(answers):
+        in_wrap_up(stage, answer, f"agent-{number}")[1].free.set()
+        completed(stage, f"agent-{number}")
+        settled(stage, "approved", f"agent-{number}")
+    *words, empty, blank = contents(stage, "farewell")
+    assert words == answers[:2]
+    assert empty.strip() and blank.strip()
 
 
 def test_a_wrap_up_without_end_is_cut_by_the_limit_of_rounds(stage, monkeypatch):
@@ -420,11 +424,11 @@ def test_the_text_of_a_refusal_is_a_result_and_the_reason_its_answer(stage):
     assert stage.mail("farewell") == []
 
 
-@pytest.mark.parametrize("arguments", [{}, {"reason": 7}, {"why": "so"}])
-def test_a_refusal_that_is_called_wrongly_refuses_nothing(stage, arguments):
-    in_wrap_up(stage, [call("refuse_shutdown", **arguments)])[1].free.set()
+def test_a_refusal_that_is_called_wrongly_refuses_nothing(stage):
+    calls = [call("refuse_shutdown", **given) for given in ({}, {"reason": 7}, {"why": "so"})]
+    in_wrap_up(stage, calls)[1].free.set()
     completed(stage)
-    assert results_of(stage.calls("alice")[2])[0]["is_error"]
+    assert [result["is_error"] for result in results_of(stage.calls("alice")[2])] == [True] * 3
 
 
 def test_nobody_can_refuse_before_it_is_asked_to_stop(stage):
@@ -583,26 +587,25 @@ def test_the_hard_stop_at_the_prompt_asks_nobody(stage, obey):
     assert obey("/team list") == ["alice [STOPPED]"]
 
 
-@pytest.mark.parametrize("line", ["/team stop ghost", "/team stop ghost --now",
-                                  "/team shutdown ghost", "/team stop", "/team shutdown"])
-def test_a_command_for_nobody_says_who_is_there(stage, typed, capsys, line):
-    stage.spawn("alice")
-    idle(stage, "alice")
-    before = everything(stage)
-    typed(line)
-    stage.talk()
-    name = (line.split() + [""])[2]
-    assert re.search(f"No active teammate named '{name}'.*alice", capsys.readouterr().out)
-    assert everything(stage) == before
+def test_a_command_for_nobody_says_who_is_there(lesson, typed, capsys):
+    member(lesson)
+    before = everything(lesson)
+    typed("/team stop ghost", "/team stop ghost --now", "/team shutdown ghost", "/team stop",
+          "/team shutdown")
+    lesson.talk()
+    assert re.findall("No active teammate named '(.*)'.*alice", capsys.readouterr().out) == [
+        "ghost", "ghost", "ghost", "", ""]
+    assert everything(lesson) == before
 
 
-@pytest.mark.parametrize("line", ["/team stop Alice", "／ＴＥＡＭ ｓｔｏｐ ａｌｉｃｅ", " /team  stop  alice "])
-def test_a_command_is_understood_however_it_is_typed(stage, typed, line):
-    stage.spawn("Alice")
-    idle(stage, "Alice")
+@pytest.mark.parametrize("line", ["/team stop alice", "/team stop ALICE", "／ＴＥＡＭ ｓｔｏｐ ａｌｉｃｅ",
+                                  " /team  stop  alice "])
+def test_a_command_is_understood_however_it_is_typed(lesson, typed, line):
+    member(lesson, "Alice")
     typed(line)
-    stage.talk()
-    completed(stage, "Alice")
+    lesson.talk()
+    assert status(lesson, "Alice") == "REQUESTED"
+    assert latest(lesson, "shutdown", "Alice").status == "pending"
 
 
 # ── Leaving ──────────────────────────────────────────────────────────

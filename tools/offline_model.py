@@ -596,13 +596,14 @@ ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of
         r"(?=\s*(?:[.,;:!?，。；：！？、()（）\n]|$|(?:and|to|who|with|please)\b|(?:和|以及)))[)）]?")
 PERSON = re.compile(
     rf"(?:[\s,，、]|\band\b|和|以及)*{Q}(?P<name>(?!please\b)(?u:[\w-]){{1,32}}?){Q}"
-    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|(?:and|to|with|who)\b|和)))", re.I | re.A)
+    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|(?:and|to|with|who)\b|和))|(?<=\w)(?=\s+{CJK}))",
+    re.I | re.A)
 PATH = r"(?:[\w.-]*[/\\])+[\w.-]*\w|\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]\w*"
 FILES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (    # the surest form first
     rf"\b(?:file|script)\s+(?:called|named)\s+{Q}([^\s\"'`“”，。,;]+?)(?=\.?(?:[\s\"'`”,;，。]|$))",
     rf"(?:名为|叫做?|命名为)\s*{Q}([^\s\"'`“”，。,;]+?){Q}\s*的?\s*(?:文件|脚本)",
     rf"(?:\b(?:to|into|in|as)\s+|[到进入为]\s*){Q}({PATH})",
-    r"[`\"'“‘「]([^`\"'”’」\n]*\w\.\w{1,8})[`\"'”’」]",
+    r"[`\"'“‘「]([^`\"'”’」\n]*[^\s`\"'”’」]\.\w{1,8})[`\"'”’」]",
     rf"({PATH})")]
 IT = re.compile(r"\b(?:it|its|the file|contents?)\b|它|内容|这个文件|该文件", re.I | re.A)
 
@@ -902,7 +903,7 @@ TALK = [
            r"|有(?:哪些|几个|什么|多少)(?:队友|成员|队员)|都?有?谁在(?:团队|队|干活|工作)",
            use("list_teammates")),
     Intent(rf"(?:ask|tell|have|let|get|instruct|order)\s+{WHO}(?:\s+(?:to|that)\b)?[\s:：,，]+{TASK}",
-           rf"(?:让|请|叫|告诉|通知|要求|派|安排|吩咐)\s*{ZH_WHO}\s*(?:说|去|来|帮忙)?[\s：:，,]*{TASK}",
+           rf"(?:让|请|叫|告诉|通知|要求|派(?!生)|安排|吩咐)\s*{ZH_WHO}\s*(?:说|去|来|帮忙)?[\s：:，,]*{TASK}",
            tell),
     Intent(rf"(?:send\s+(?:a\s+message\s+to\s+)?|message\s+){WHO}(?:\s+a\s+message)?"
            rf"(?:\s*[:：,，]|\s+saying|\s+that)\s*{TASK}",

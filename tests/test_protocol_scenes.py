@@ -1,0 +1,110 @@
+"""The offline player leads a team through both protocols, in English and Chinese."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import LESSONS
+from offline_model import player
+
+LESSON = "s16"
+
+
+@pytest.fixture
+def troupe(stage):
+    """A function that says something to a lead which the player plays, until the team is at rest."""
+    stage.server.policy = player
+
+    def say(words):
+        stage.say(words)
+        stage.until_rest()
+        return stage
+    return say
+
+
+def requests(stage, type):
+    return [state for state in stage.pending_requests.values() if state.type == type]
+
+
+@pytest.mark.parametrize("words, name", [
+    ("Spawn alice as a backend dev. Ask her to create a file. Then request her shutdown.", "alice"),
+    ("Spawn dora as a writer. Ask her to create a file called a.txt, then shut her down.", "dora"),
+    ("Spawn eve as a tester and ask her to create a file. Ask eve to shut down.", "eve"),
+    ("派生 alice 担任后端开发，让她创建一个文件，然后请求她关机。", "alice"),
+    ("派生小明担任测试，让他创建一个文件。然后让小明关机。", "小明"),
+])
+def test_work_asked_for_in_the_same_breath_as_the_stop_is_done_first(troupe, words, name):
+    stage = troupe(words)
+    assert stage.TEAM[name].state == "COMPLETED"
+    assert stage.HANDSHAKE.status(name).name == "COMPLETED"
+    assert [state.status for state in requests(stage, "shutdown")] == ["approved"]
+    assert [path for path in stage.workspace.iterdir() if path.is_file()]
+
+
+@pytest.mark.parametrize("words, name", [
+    ("Spawn bob with a refactoring task. Have him submit a plan first. Then review and approve it.",
+     "bob"),
+    ("Spawn finn as a developer with a refactoring task. Let him submit a plan first, then approve "
+     "it.", "finn"),
+    ("派生小明做重构任务，让他先提交计划，然后审阅并批准。", "小明"),
+    ("派生 bob 做重构任务。让 bob 先提交一个计划。然后审核并通过他的计划。", "bob"),
+])
+def test_the_lead_decides_a_plan_when_it_was_told_to(troupe, words, name):
+    stage = troupe(words)
+    [plan] = requests(stage, "plan_approval")
+    assert (plan.sender, plan.status) == (name, "approved")
+    assert (stage.workspace / "refactoring.md").exists()
+
+
+@pytest.mark.parametrize("words, why", [
+    ("Spawn bob with a refactoring task. Have him submit a plan first. Then reject it because the "
+     "tests are missing.", "the tests are missing"),
+    ("派生小明做重构任务，让他先提交计划。然后拒绝它，因为没有测试。", "没有测试"),
+])
+def test_a_plan_that_the_lead_rejects_comes_again_and_then_the_person_decides(
+        troupe, typed, words, why):
+    typed("y")
+    stage = troupe(words)
+    first, second = requests(stage, "plan_approval")
+    assert (first.status, first.feedback) == ("rejected", why)
+    assert second.status == "approved" and why in second.payload
+
+
+@pytest.mark.parametrize("words", [
+    "Spawn bob with a refactoring task. Have him submit a plan first.",
+    "派生小明做重构任务，让他先提交计划。",
+])
+def test_a_plan_that_the_lead_was_not_told_to_decide_is_put_before_the_person(troupe, typed, words):
+    typed("n: first the tests", "y")
+    stage = troupe(words)
+    first, second = requests(stage, "plan_approval")
+    assert (first.status, first.feedback, second.status) == (
+        "rejected", "first the tests", "approved")
+    assert (stage.workspace / "refactoring.md").exists()
+
+
+def test_a_whole_session_with_two_teammates_follow_up_orders_a_plan_and_two_stops(troupe, typed):
+    typed("y")
+    troupe("派生一个 researcher 调查编译模块的性能瓶颈，再派生 reviewer 担任审查员。")
+    stage = troupe("让 researcher 研究符号表的缓存策略；让 reviewer 提个优化计划。")
+    [plan] = requests(stage, "plan_approval")
+    assert (plan.sender, plan.status) == ("reviewer", "approved")
+    stage.obey("/team stop researcher")
+    stage.obey("/team stop reviewer")
+    stage.until_rest()
+    assert {member.state for member in stage.TEAM.values()} == {"COMPLETED"}
+    assert [msg["from"] for msg in stage.mail("farewell")].sort() == ["researcher", "reviewer"].sort()
+    assert {state.status for state in stage.pending_requests.values()} == {"approved"}
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_demo_ends_as_the_chapter_says(lesson, tmp_path, monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run([sys.executable, LESSONS[lesson], "--demo"], cwd=tmp_path, timeout=60,
+                          stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in done.stdout.splitlines():       # what is asked for under an id is answered under it
+        if "_request req_" in line:
+            assert line.split(" — ")[0].split("_request ")[1] in "".join(
+                answer for answer in done.stdout.splitlines() if "_response req_" in answer)
