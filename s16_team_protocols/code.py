@@ -283,9 +283,10 @@ def gate_closed(agent, calls):
 def request_plan(agent, teammate: str, task: str) -> str:
     """Give a teammate a task for which it must submit a plan first."""
     with LOCK:
-        active(teammate).plan = ""
-        BUS.send(agent.name, teammate, task)
-    return f"{teammate} must submit a plan first."
+        member = active(teammate)
+        BUS.send(agent.name, member.name, task)
+        member.plan = ""
+    return f"{member.name} must submit a plan first."
 
 
 @tool("lead")
@@ -293,7 +294,7 @@ def review_plan(agent, request_id: str, approve: bool, feedback: str = "") -> st
     """Decide a plan, only if the person told you to; otherwise leave it to the person."""
     if not decide_plan(request_id, approve, feedback):
         state = pending_requests.get(request_id)
-        raise ValueError(f"{request_id} is {state.status} already." if state
+        raise ValueError(f"{request_id} is a {state.type} request, and {state.status}." if state
                          else f"There is no request {request_id}.")
     return f"{request_id} is {pending_requests[request_id].status}."
 

@@ -1,4 +1,4 @@
-"""Plan approval: a plan waits for its decision, and until it is approved the code holds the gate."""
+"""Plan approval: a plan waits for its decision; until it is approved the gate is closed."""
 
 import re
 
@@ -623,8 +623,9 @@ LINES = {
     "拒绝: ① ｌｏｗ": (False, "① ｌｏｗ"),
     "y: but keep the API": (True, "but keep the API"),
     "同意：小心": (True, "小心"),
-    **dict.fromkeys(["", " ", ":", "：", "maybe", "yn", "y n", "no way", "n use the cache", "是的", "不是",
-                     "ok", "a", "true", "1", "/team plans", "use the cache: n", "no\nyes"], None),
+    **dict.fromkeys(["", " ", ":", "：", "maybe", "yn", "y n", "no way", "n use the cache", "是的",
+                     "不是", "ok", "a", "true", "1", "/team plans", "use the cache: n", "no\nyes"],
+                    None),
 }
 
 

@@ -257,6 +257,7 @@ def test_words_through_a_pipe_arrive_as_they_were_typed(words):
     words.result()
     said = words_of(words.model.calls("lead")[-1])
     assert "'你好，ｙ'" in said and "'caf\ufffd\ufffd'" in said
+    assert words.model.server.refusals == []
 
 
 def test_the_end_of_a_pipe_is_no_and_then_a_goodbye(words):
@@ -422,7 +423,7 @@ def desk(desks):
 def tidied(desk):
     """Leave the desk as the next test wants it. False if that cannot be done."""
     with contextlib.suppress(AssertionError, OSError):
-        assert desk.open and desk.line == PROMPT
+        until(lambda: desk.line == PROMPT, 2 if desk.open else 0)
         desk.seen = len(desk.screen)
         for line in desk.look("/team list").splitlines():
             if line.endswith(("[PENDING]", "[RUNNING]", "[IDLE]")):

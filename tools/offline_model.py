@@ -572,15 +572,15 @@ QUOTED = re.compile(r"`[^`\n]+`|\"[^\"\n]+\"|“[^”\n]+”|‘[^’\n]+’|「
                     r"|(?<!\w)'[^'\n]+'(?!\w)")
 NAMED = re.compile(r"\b(?:spawn|ask|tell|let|have|called|named|and|from|for) (?u:[\w-]+)",
                    re.IGNORECASE | re.ASCII)
-SENTENCE_END = re.compile(r"[.!?;]+\s+|[。；！？]\s*|\n+")
-JOINT = re.compile(r"[.!?;,]+\s+|[，。；！？、,]\s*|\n+|\s+(?=(?:and|then)\b)"
+SENTENCE_END = re.compile(r"[.!?;]+\s+|(?:[。；！？]\s*)+|\n+")
+JOINT = re.compile(r"[.!?;,]+\s+|(?:[，。；！？、,]\s*)+|\n+|\s+(?=(?:and|then)\b)"
                    r"|\s*(?=然后|接着|随后|再|并|同时)", re.IGNORECASE | re.ASCII)
 TAIL = re.compile(r"(?:(?<![./\s])[.!?,;]|[。！？，；\s])+$")
 QUESTION = re.compile(r"^(?:what|who|where|when|why|how|which|is|are|do|does|did|has)\b"
                       r"|吗$|呢$|什么|谁|怎么|哪|几", re.IGNORECASE | re.ASCII)
 POLITE = (r"(?:please|then|now|and|also|next|first|finally|so|ok|okay|(?:can|could|would|will) you"
           r"|i want you to|i(?:'d| would) like you to|tell me|show me|try to|hi|hello|hey|thanks)\b"
-          r"|[\s,，.。!！]|你好|谢谢|请问|请"
+          r"|[\s,，.。!！]++|你好|谢谢|请问|请"
           r"|麻烦|帮我|帮忙|你|能不能|能否|可以|现在|先|再|然后|接着|随后|最后|同时|并且|并|也|告诉我")
 
 WHO = rf"{Q}(?P<who>(?!(?:me|us|you|it|the|an?|your|my|this|that)\b)(?u:[\w-]+)){Q}"
@@ -718,7 +718,8 @@ def spawn(match, reading):
     clause, at, calls = match.string, match.end(), []
     if "name" in match.groupdict():                 # the role stood before the name
         calls.append(new_teammate(match, reading))
-    while person := PERSON.match(clause, at):
+    while not (calls and any(row.match(clause, at) for row in WORK)) and (
+            person := PERSON.match(clause, at)):
         at = person.end()
         calls.append(new_teammate(person, reading))
     rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去)?\s*", "", clause[at:])
