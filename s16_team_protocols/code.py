@@ -294,8 +294,8 @@ def review_plan(agent, request_id: str, approve: bool, feedback: str = "") -> st
     """Decide a plan, only if the person told you to; otherwise leave it to the person."""
     if not decide_plan(request_id, approve, feedback):
         state = pending_requests.get(request_id)
-        raise ValueError(f"{request_id} is a {state.type} request, and {state.status}." if state
-                         else f"There is no request {request_id}.")
+        fault = broken_rule(state, "plan_approval_response", approve, "lead")
+        raise ValueError(f"{request_id} was not decided: {fault}.")
     return f"{request_id} is {pending_requests[request_id].status}."
 
 

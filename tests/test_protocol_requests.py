@@ -235,7 +235,7 @@ def test_a_type_that_its_receiver_never_gets_is_one_line_and_changes_nothing(les
         msg = to_agent(agent, kind, request_id=request_id, approve=True)
         assert lesson.dispatch_message(agent, msg) is False
         [line] = capsys.readouterr().out.splitlines()
-        assert kind in line and agent in line
+        assert "ignore" in line and kind in line and agent in line
     assert everything(lesson) == before
 
 
@@ -295,7 +295,7 @@ def test_rule_1_what_is_forged_is_one_line_and_changes_nothing(lesson, on_file, 
     before = everything(lesson)
     assert lesson.dispatch_message(to, message(sender, to, kind, **metadata)) is False
     [line] = capsys.readouterr().out.splitlines()
-    assert kind in line
+    assert "ignored" in line.casefold() and kind in line
     assert str(metadata.get("request_id", "")) in line
     assert everything(lesson) == before
 
@@ -399,19 +399,20 @@ def test_the_leads_tool_reads_mail_by_the_same_rules(lesson, mixed):
 
 # ── A protocol of one's own ──────────────────────────────────────────
 
-def test_a_new_protocol_is_two_rows_and_a_pair_of_types(stage, monkeypatch, capsys):
+@pytest.fixture
+def lunch(stage, monkeypatch):
+    """A protocol of one's own: the lead asks what is for lunch, and a teammate answers."""
     def handle_lunch_request(agent, msg):
         stage.BUS.send(agent, "lead", "Noodles.", "lunch_response",
                        {"request_id": msg["metadata"]["request_id"], "approve": True})
         return False
 
-    def handle_lunch_response(agent, msg):
-        return stage.match_response(msg["type"], msg["metadata"]["request_id"], True,
-                                    msg["from"], msg["content"]) is not None
-
     monkeypatch.setitem(stage.ANSWERS, "lunch_response", "lunch")
     monkeypatch.setitem(stage.HANDLERS, ("teammate", "lunch_request"), handle_lunch_request)
-    monkeypatch.setitem(stage.HANDLERS, ("lead", "lunch_response"), handle_lunch_response)
+    monkeypatch.setitem(stage.HANDLERS, ("lead", "lunch_response"), stage.handle_shutdown_response)
+
+
+def test_a_new_protocol_is_two_rows_and_a_pair_of_types(stage, lunch):
     stage.spawn("alice")
     idle(stage, "alice")
     state = stage.open_request("lunch", "lead", "alice", "What is for lunch?")
@@ -419,7 +420,15 @@ def test_a_new_protocol_is_two_rows_and_a_pair_of_types(stage, monkeypatch, caps
     assert latest(stage, "lunch") is state and state.status == "pending"
     stage.BUS.send("bob", "lead", "Soup.", "lunch_response",
                    {"request_id": state.request_id, "approve": True})
-    assert [msg["from"] for msg in stage.consume_lead_inbox()
-            if msg["type"] == "lunch_response"] == ["alice"]
+    answers = [msg for msg in stage.consume_lead_inbox() if msg["type"] == "lunch_response"]
+    assert [msg["from"] for msg in answers] == ["alice"]
     assert (state.status, state.feedback) == ("approved", "Noodles.")
     assert len(stage.calls("alice")) == 1                     # her model never saw it
+
+
+def test_rule_2_a_request_of_another_protocol_stops_nobody(stage, lunch):
+    stage.spawn("alice")
+    idle(stage, "alice")
+    on_record(stage, "shutdown", ID).type = "lunch"
+    let_alice_look(stage, message("lead", "alice", "shutdown_request", request_id=ID))
+    assert (stage.TEAM["alice"].state, len(stage.calls("alice"))) == ("IDLE", 2)
