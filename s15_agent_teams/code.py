@@ -47,6 +47,7 @@ if __name__ == "__main__":
 
 
 # ── Registries ─────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 JSON_TYPES = {str: "string", bool: "boolean", list | str: "array"}    # a list may come as one text
 TOOLS = {}        # tool name -> (function, holders, schema)
@@ -160,10 +161,10 @@ class MessageBus:
     def messages(self, agent, start=None):
         """What stands in a file from byte `start` on, or unread: messages, faults, their end."""
         start = self.read_to[agent] if start is None else start
-        if self.size(agent) == start:
+        if (size := self.size(agent)) < start:
+            raise OSError(f"{agent}.jsonl is shorter than what was read of it.")
+        if size == start:
             return [], [], start
-        if self.size(agent) < start:
-            raise OSError(f"{agent}.jsonl is gone or shorter than what was read of it.")
         with open(self.path(agent), "rb") as file:
             file.seek(start)
             data = file.read()
@@ -611,6 +612,7 @@ def as_words(msg):
 
 
 # ── Model ──────────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 MAX_TOKENS = 8_000           # of one answer
 REQUEST_TIMEOUT = 120        # seconds
@@ -824,6 +826,7 @@ def until_rest():
 
 
 # ── Prompt ─────────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 PROMPT = "lead> "
 
@@ -883,6 +886,7 @@ def show_help(*_):
 
 
 # ── Screen ─────────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 PRINTING = threading.Lock()    # one line at a time; nothing else is locked while holding it
 COLOURS = {"": "", "lead": "36", "ask": "33", "fault": "31"}
@@ -959,6 +963,7 @@ def excerpt(text):
 
 
 # ── Demo ───────────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 DEMO_LINES = [
     "Spawn alice as a backend developer. Ask her to create a file called schema.sql with a users "
@@ -973,6 +978,7 @@ DEMO_END = {"alice": STOPPED, "bob": IDLE}
 
 
 # ── Start ──────────────────────────────────────────────────────────────────────────── new ──
+# May be skipped at first reading.
 
 OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_model.py"
 

@@ -56,6 +56,8 @@ if __name__ == "__main__":
 
 # ── Registries ────────────────────────────────────────────────────────────────── from s15 ──
 
+# May be skipped at first reading.
+
 JSON_TYPES = {str: "string", bool: "boolean", list | str: "array"}    # a list may come as one text
 TOOLS = {}        # tool name -> (function, holders, schema)
 COMMANDS = {}     # words of a command -> (function, what /help says)
@@ -724,7 +726,8 @@ def leave():
     """Ask all to stop, wait a while, cut off the rest; say what is left and where the record is."""
     try:
         for member in living():
-            ask_to_stop(member.name, "The person is leaving.")
+            with contextlib.suppress(UnknownAgent):          # it has just ended by itself
+                ask_to_stop(member.name, "The person is leaving.")
         end = time.monotonic() + LEAVE_LIMIT
         while living() and (left := end - time.monotonic()) > 0:
             BUS.wait("lead", lambda: BUS.has_mail("lead") or not living(), left)
@@ -742,6 +745,7 @@ def leave():
 
 
 # ── Demo ──────────────────────────────────────────────────────────────── changed from s15 ──
+# May be skipped at first reading.
 
 DEMO_LINES = [
     "Spawn alice as a backend dev. Ask her to create a file. Then request her shutdown.",
@@ -832,10 +836,10 @@ class MessageBus:
     def messages(self, agent, start=None):
         """What stands in a file from byte `start` on, or unread: messages, faults, their end."""
         start = self.read_to[agent] if start is None else start
-        if self.size(agent) == start:
+        if (size := self.size(agent)) < start:
+            raise OSError(f"{agent}.jsonl is shorter than what was read of it.")
+        if size == start:
             return [], [], start
-        if self.size(agent) < start:
-            raise OSError(f"{agent}.jsonl is gone or shorter than what was read of it.")
         with open(self.path(agent), "rb") as file:
             file.seek(start)
             data = file.read()
@@ -1152,6 +1156,8 @@ def as_words(msg):
 
 # ── Model ─────────────────────────────────────────────────────────────────────── from s15 ──
 
+# May be skipped at first reading.
+
 MAX_TOKENS = 8_000           # of one answer
 REQUEST_TIMEOUT = 120        # seconds
 DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -1255,6 +1261,8 @@ def until_rest():
 
 # ── Prompt ────────────────────────────────────────────────────────────────────── from s15 ──
 
+# May be skipped at first reading.
+
 PROMPT = "lead> "
 
 
@@ -1313,6 +1321,8 @@ def show_help(*_):
 
 
 # ── Screen ────────────────────────────────────────────────────────────────────── from s15 ──
+
+# May be skipped at first reading.
 
 PRINTING = threading.Lock()    # one line at a time; nothing else is locked while holding it
 COLOURS = {"": "", "lead": "36", "ask": "33", "fault": "31"}
@@ -1389,6 +1399,8 @@ def excerpt(text):
 
 
 # ── Start ─────────────────────────────────────────────────────────────────────── from s15 ──
+
+# May be skipped at first reading.
 
 OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_model.py"
 

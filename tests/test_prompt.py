@@ -662,7 +662,7 @@ def test_questions_are_asked_one_after_the_other(desk):
     desk.type("y")
     desk.expect("wants", QUESTION, "> ")
     desk.type("n")
-    desk.expect("RESULT", "RESULT", "That is all.", PROMPT)
+    desk.expect("RESULT", "That is all.", PROMPT)
     [ran] = [name for name in ("hal", "ian") if file(desk, name).exists()]
     assert f"{ran} wants" in asked
 

@@ -80,15 +80,20 @@ def restless():
 
 
 def test_of_many_moves_at_one_moment_one_counts(handshake, restless):
-    for _ in range(40):
-        assert set(at_once(*[lambda: make(handshake, "request")] * 6)) == {"REQUESTED"}
-        make(handshake, "acknowledge")
-        after = set(at_once(*[functools.partial(make, handshake, move)
-                              for move in ("refuse", "complete", "fail") * 2]))
-        assert after == {make(handshake, "status")} < {"REFUSED", "COMPLETED", "FAILED"}
+    names = [f"agent-{number}" for number in range(200)]
+
+    def all_make(*moves):               # for each name, what the moves of all threads returned
+        rows = at_once(*[lambda move=move: [make(handshake, move, name) for name in names]
+                         for move in moves])
+        return list(map(set, zip(*rows)))
+
+    assert all_make(*["request"] * 4) == [{"REQUESTED"}] * 200
+    assert all_make(*["acknowledge"] * 4) == [{"ACKNOWLEDGED"}] * 200
+    assert all_make("refuse", "complete", "fail", "complete") == [
+        {make(handshake, "status", name)} for name in names]
 
 
-def test_moves_of_many_names_at_one_moment_do_not_disturb_each_other(handshake, restless):
+def test_names_do_not_disturb_each_other(handshake, restless):
     def to_the_end(name):
         return [make(handshake, move, name) for move in WAY_TO["COMPLETED"] * 20]
 
@@ -243,8 +248,8 @@ def test_rule_1_request_and_answer_carry_one_id(stage):
 
 def test_rule_7_the_answer_and_the_end_are_one_step(stage):
     stop_while_idle(stage)
-    stage.BUS.wait("lead", lambda: stage.mail("shutdown_response"))
-    with stage.LOCK:
+    with stage.LOCK:                                          # nobody takes a step behind the answer
+        stage.BUS.wait("lead", lambda: stage.mail("shutdown_response"))
         assert stage.TEAM["alice"].state == "COMPLETED"
         stage.spawn("alice", "anew")                          # the name is free at once
     idle(stage, "alice")
@@ -660,7 +665,10 @@ def test_another_ctrl_c_cuts_the_waiting_short(stage, monkeypatch, capsys):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     keys = Task(press_ctrl_c)
-    stage.leave()
+    try:
+        stage.leave()
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C came through")
     keys.result()
     assert alice.state == "STOPPED"
     assert re.search("undone.*alice", capsys.readouterr().out)
