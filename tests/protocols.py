@@ -54,6 +54,11 @@ def by_hand(lesson, *messages):
             file.write(json.dumps(msg) + "\n")
 
 
+def come_to_rest(stage):
+    """Look after what waits until the team is at rest; a person who is not asked fails the test."""
+    Task(stage.until_rest).result()
+
+
 def at_once(*calls):
     """What these calls return when they are made at one moment."""
     start = threading.Barrier(len(calls))

@@ -218,18 +218,19 @@ def test_nothing_is_made_before_the_first_message(bus, tmp_path):
 
 # ── Sleep ────────────────────────────────────────────────────────────
 
-def sleeper(bus, timeout=None):
-    """Alice, asleep on her inbox."""
-    task = Task(bus.receive, "alice", timeout)
+def sleeper(bus, timeout=None, agent="alice"):
+    """An agent, asleep on its inbox."""
+    task = Task(bus.receive, agent, timeout)
     until(lambda: asleep(task))
     return task
 
 
-@pytest.mark.parametrize("timeout", [None, LIMIT])
-def test_mail_wakes_a_sleeper_at_once(lesson, bus, monkeypatch, timeout):
+@pytest.mark.parametrize("timeout", [None, 2 * LIMIT])
+@pytest.mark.parametrize("agent", ["alice", "lead"])
+def test_mail_wakes_a_sleeper_at_once(lesson, bus, monkeypatch, timeout, agent):
     monkeypatch.setattr(lesson, "LOOK_AGAIN", 10 * LIMIT)
-    task = sleeper(bus, timeout)
-    send_all(bus, "Wake up")
+    task = sleeper(bus, timeout, agent)
+    send_all(bus, "Wake up", to=agent)
     assert contents(task.result()) == ["Wake up"]
 
 

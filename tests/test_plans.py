@@ -4,7 +4,8 @@ import re
 
 import pytest
 from conftest import LIMIT, Task, asleep, call, results_of, until, words_of
-from protocols import at_once, by_hand, everything, latest, member, message, on_record
+from protocols import (at_once, by_hand, come_to_rest, everything, latest, member, message,
+                       on_record)
 from test_teammate import contents, idle, in_mid_call, types, write_to
 
 LESSON = "s16"
@@ -146,11 +147,11 @@ def test_who_waits_for_a_decision_leaves_its_mail_unread(stage):
     assert words_of(stage.calls("alice")[1]).count("m1") == 1
 
 
-def test_a_decision_wakes_the_waiter_at_once(lesson, monkeypatch):
+def test_the_record_wakes_the_waiter_at_once(lesson, monkeypatch):
     monkeypatch.setattr(lesson, "LOOK_AGAIN", 10 * LIMIT)
-    task, _ = submitted(lesson)
-    lesson.review_plans(approve)
-    assert "approved" in task.result()
+    task, state = submitted(lesson)
+    lesson.match_response("plan_approval_response", state.request_id, True, "lead")
+    assert "approved" in task.result()                        # no message has told it
 
 
 def test_a_rejected_plan_is_revised_and_approved(stage):
@@ -347,16 +348,6 @@ def test_a_plan_asked_of_nobody_is_an_error_that_changes_nothing(stage):
         assert result["is_error"] and f"'{name}'" in result["content"]
         assert "alice" in result["content"]
     assert everything(stage) == before
-
-
-def test_a_demand_that_does_not_arrive_closes_no_gate(lesson):
-    alice, before = member(lesson), everything(lesson)
-    try:
-        lesson.request_plan(lesson.LEAD, "ALICE", "Plan it.")
-    except LookupError:
-        assert everything(lesson) == before
-    else:
-        assert alice.plan == "" and len(lesson.BUS.read_inbox("alice")) == 1
 
 
 # ── Stops and ends ───────────────────────────────────────────────────
@@ -578,7 +569,7 @@ def test_the_lead_sees_a_plan_and_may_decide_it_if_it_was_told_to(stage, typed, 
     with_plan_required(stage, [PLAN], [WRITE], "It is refactored.")
     waiting(stage)
     stage.play(lead=[decide, "I approved it.", "All done."])
-    stage.until_rest()
+    come_to_rest(stage)
     idle(stage, "alice")
     assert written(stage)
     assert "Go." in only_result(stage, 1)["content"]
@@ -694,7 +685,7 @@ def test_what_the_lead_leaves_is_put_before_the_person(stage, typed, capsys):
     waiting(stage)
     stage.play(lead=["I leave it to you."])
     typed("n: use the cache", "y")
-    stage.until_rest()
+    come_to_rest(stage)
     idle(stage, "alice")
     assert "use the cache" in only_result(stage, 1)["content"]
     assert written(stage)
@@ -708,7 +699,7 @@ def test_two_plans_at_once_are_put_before_the_person_one_after_the_other(stage, 
         stage.spawn(name, [PLAN], "done")
         waiting(stage, name)
     typed("y", "n: not now")
-    stage.until_rest()
+    come_to_rest(stage)
     assert [latest(stage, "plan_approval", name).status for name in ("alice", "bob")] == [
         "approved", "rejected"]
     assert "not now" in results_of(stage.calls("bob")[1])[0]["content"]

@@ -202,6 +202,23 @@ def test_rule_1_a_request_is_on_record_as_it_was_sent(lesson):
     assert alice.state == "PENDING"
 
 
+REQUESTS = {        # what opens a request -> whose file it is sent to
+    "shutdown": ("alice", lambda lesson: lesson.request_shutdown(lesson.LEAD, "alice")),
+    "plan": ("lead", lambda lesson: lesson.submit_plan(lesson.TEAM["alice"], "Refactor", ["go"])),
+    "demand": ("alice", lambda lesson: lesson.request_plan(lesson.LEAD, "alice", "Plan it.")),
+}
+
+
+@pytest.mark.parametrize("to, ask", REQUESTS.values(), ids=REQUESTS)
+def test_a_request_that_cannot_be_sent_opens_nothing(lesson, to, ask):
+    alice = member(lesson)
+    (lesson.BUS.folder / f"{to}.jsonl").mkdir(parents=True)           # nobody can write to it
+    with pytest.raises(OSError):
+        ask(lesson)
+    assert lesson.pending_requests == {}
+    assert (lesson.HANDSHAKE.status("alice"), alice.plan) == (None, None)
+
+
 # ── Dispatch ─────────────────────────────────────────────────────────
 
 WORDS = [("alice", "message"), *[("lead", kind) for kind in (

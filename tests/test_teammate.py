@@ -220,15 +220,15 @@ def test_mail_that_is_not_for_the_model_makes_no_second_idle_notice(stage):
     assert types(stage) == ["result", "idle_notification"]
 
 
-def test_an_idle_notice_alone_makes_no_turn_of_the_lead(stage):
-    stage.spawn("alice", "done")
+def test_an_idle_notice_alone_makes_no_turn_and_goes_with_the_next(stage, typed, capsys):
+    stage.BUS.send("alice", "lead", "alice is idle.", "idle_notification", {"reason": "available"})
     stage.until_rest()
-    assert len(stage.calls("lead")) == 1                      # for the result
-    assert types(stage) == ["result", "idle_notification"]
-    stage.say("And now?")
-    assert words_of(stage.calls("lead")[-1]).count("idle_notification") <= 1
-    stage.until_rest()
-    assert len(stage.calls("lead")) == 2
+    assert stage.calls("lead") == []
+    assert capsys.readouterr().out == ""
+    typed("And now?")
+    stage.talk()
+    [request] = stage.calls("lead")
+    assert words_of(request).count("alice is idle.") == 1
 
 
 def test_a_turn_ends_at_a_limit_of_rounds_and_says_so(stage, monkeypatch):

@@ -670,7 +670,7 @@ class Reading:
             return
         for sentence in split(order, SENTENCE_END, LEAD + WORK):
             for piece in split(sentence, JOINT, LEAD):
-                if not self.obey(piece, LEAD):
+                if not self.obey(piece, [*LEAD, ADDRESS]):
                     self.obey_pieces(piece, WORK)
 
     def obey_pieces(self, words, rows):
@@ -748,6 +748,12 @@ def tell(match, reading):
             for message in hand_over(name, task, reading)]
 
 
+def address(match, reading):
+    """The same for "alice, do this", if somebody is called so."""
+    known = [name.lower() for name in reading.names]
+    return tell(match, reading) if match["who"].lower() in known else None
+
+
 def hand_over(name, task, reading):
     """The call that brings somebody a task; none if the call that spawns it can."""
     wants_plan = "request_plan" in reading.scene.tools and PLAN.match(task) is not None
@@ -765,7 +771,8 @@ def hand_over(name, task, reading):
     if reading.spawned and name not in reading.names:       # "spawn alice, and let bob ..."
         reading.names.append(name)
         plan = {"plan_required": True} if wants_plan else {}
-        return [call("spawn_teammate", name=name, role=reading.scene.say("role"), prompt=task, **plan)]
+        return [call("spawn_teammate", name=name, role=reading.scene.say("role"), prompt=task,
+                     **plan)]
     if wants_plan:
         return [call("request_plan", teammate=name, task=task)]
     return [call("send_message", to=name, content=task)]
@@ -774,13 +781,14 @@ def hand_over(name, task, reading):
 def run(match, reading):
     """A command: what stands in quotes, otherwise the rest of the clause."""
     rest = match.string[match.end():].strip()
-    quoted = QUOTED.match(rest)
-    plain = re.match(r"[!-~]?[ -~]*", rest)[0]
-    command = quoted[0][1:-1] if quoted else TAIL.sub("", re.sub(r"\bplease\b\W*$", "", plain))
+    if quoted := QUOTED.match(rest):
+        return [call("bash", command=quoted[0][1:-1])]
+    plain = re.match(r"[ -~]*", rest)[0]
+    command = TAIL.sub("", re.sub(r"\bplease\b\W*$", "", plain))
     if re.match(r"(?:it|this|that)\b", command) and str(reading.file).endswith(".py"):
-        command = f"python {reading.file}"
-    return None if re.match(r"$|(?:an?|the|all|your|some|it)\b", command) else [
-        call("bash", command=command)]
+        return [call("bash", command=f"python {reading.file}")]
+    vague = re.match(r"$|(?:an?|the|all|your|some|it)\b", command)
+    return None if vague else [call("bash", command=command)]
 
 
 def list_files(match, reading):
@@ -789,9 +797,11 @@ def list_files(match, reading):
 
 
 def read(match, reading):
-    """A look into the file that is named."""
+    """A look into the file that is named, or into each of several."""
     path = reading.find_file(match.string)
-    return [call("read_file", path=path)] if path else None
+    several = FILES[-1].findall(match.string)
+    paths = several if len(several) > 1 else [path] if path else []
+    return [call("read_file", path=path) for path in paths] or None
 
 
 def write(match, reading):
@@ -832,7 +842,7 @@ def investigate(match, reading):
     """Notes on what was asked; the player does not pretend to have found anything."""
     return [call("write_file", path="findings.md",
                  content=f"# findings\n\n{TAIL.sub('', match.string)}\n\n"
-                         + PHRASES["written"][reading.scene.chinese].format(stem="findings") + "\n")]
+                         + reading.scene.say("written", stem="findings") + "\n")]
 
 
 def plan(match, reading):
@@ -845,7 +855,7 @@ def plan(match, reading):
 
 
 def job(match, reading):
-    """A task that is named and not described: what the player does for it is a note of its steps."""
+    """A task that is named and not described: the player writes a note of its steps."""
     title, _, *steps = plan_lines(reading)
     notes = "\n".join([f"# {title}", "", *(f"- {step}" for step in steps)])
     return [call("write_file", path=f"{kind_of(reading)}.md", content=f"{notes}\n")]
@@ -919,10 +929,12 @@ WORK = [
     Intent(r"(?:list|show|what|which)\s+(?:(?:the|all|are|our|your)\s+)*files\b",
            r"(?:列出|看看|查看|显示)(?:一下|所有|全部|当前|有哪些|有什么|的|\s)*文件(?!内容|的内容)",
            list_files),
-    Intent(r"(?:add|append|insert|include)\b(?!\s+(?:a\s+)?(?:new\s+)?(?:file|teammate))",
-           r"(?:[在给往向][^，。]{0,40}?)?(?:添加|增加|加上|加入|追加|补充|补上|加)(?!.{0,4}文件)", add),
+    Intent(r"(?:add|append|insert|include|update|extend)\b"
+           r"(?!\s+(?:a\s+)?(?:new\s+)?(?:file|teammate))",
+           r"(?:[在给往向][^，。]{0,40}?)?(?:添加|增加|加上|加入|追加|补充|补上|加|更新)"
+           r"(?!.{0,4}文件)", add),
     Intent(r"(?:create|write|make|add|generate|save|prepare|draft|put)\b",
-           r"(?:创建|新建|建立|建|编写|写|生成|保存|起草|做|添加|把[^，。]{0,40}?写)", write),
+           r"(?:创建|新建|建立|建(?=[一个好张]|\s)|编写|写|生成|保存|起草|做|添加|把[^，。]{0,40}?写)", write),
     Intent(r"(?:investigate|research|study|explore|analy[sz]e|look\s+into)\b(?![^.]*\w\.\w)",
            r"(?:调查|研究|分析|了解|深入)", investigate),
     Intent(r"(?:read|open|show|view|print|display|inspect|examine|review|look|(?:take|have)"
@@ -968,6 +980,7 @@ LEAD = [
            rf"|is\s+to|(?:first\s+)?(?:task|job)\s*(?:is\s+to\b|is\b|:))\s*{TASK}",
            rf"(?P<who>[她他]们?)\s*(?:应该|需要|负责|得|要|的任务是)[\s：:，,]*{TASK}", tell),
 ]
+ADDRESS = Intent(rf"{WHO}\s*[,:]\s*{TASK}", rf"{WHO}\s*[，：]\s*{TASK}", address)
 TEAMMATE = [
     Intent(r"report|tell\s+(?:me|us|the\s+lead|lead)\b|let\s+(?:me|us|the\s+lead)\s+know|how\s+far",
            r"(?:告诉|通知|向)\s*(?:我|lead)|汇报|报告(?!\.|\s*文件)|进展",
@@ -1003,7 +1016,8 @@ COLUMNS = {
 FUNCTION = re.compile(r"function\s+(?:called|named)\s+(\w+)|(?:名为|叫做?)\s*(\w+)\s*的?\s*函数"
                       r"|(\w+)\s*(?:\bfunction|函数)(?!\s+(?:called|named))", re.I | re.A)
 SAYS = re.compile(r"(?:\bsaying|\bthat\s+says|\bcontaining"
-                  r"|\bwith\s+the\s+(?:text|content|words?|line)|内容[是为：:]|写[着上])\s*[:：]?\s*(.+)", re.IGNORECASE | re.DOTALL)
+                  r"|\bwith\s+the\s+(?:text|content|words?|line)|内容[是为：:]|写[着上])\s*[:：]?\s*(.+)",
+                  re.IGNORECASE | re.DOTALL)
 
 
 def content_for(path, clause):
@@ -1068,7 +1082,8 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "send_message": ("I have told {to}: {content}", "已转告 {to}：{content}"),
     "send_message!": ("{to} did not get the message: {result}", "消息没有送到 {to}：{result}"),
     "request_shutdown": ("I have asked {teammate} to stop.", "已请求 {teammate} 关机。"),
-    "request_shutdown!": ("{teammate} was not asked to stop: {result}", "没能请求 {teammate} 关机：{result}"),
+    "request_shutdown!": ("{teammate} was not asked to stop: {result}",
+                          "没能请求 {teammate} 关机：{result}"),
     "request_plan": ("I have asked {teammate} for a plan: {task}", "已请 {teammate} 提交计划：{task}"),
     "review_plan": ("My decision: {result}", "我的决定：{result}"),
     "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
