@@ -1183,8 +1183,8 @@ def ask_model(agent):
             messages=agent.history)
         return *remember(agent, answer.content), answer.stop_reason == "max_tokens"
     except anthropic.APIStatusError as error:
-        problem = (f"answered {error.status_code}: {getattr(error, 'api_message', None) or error} "
-                   + ADVICE.get(error.status_code, ""))
+        advice = ADVICE.get(error.status_code, "")
+        problem = f"answered {error.status_code}: {error.api_message or error} {advice}"
     except anthropic.APIConnectionError as error:
         problem = f"cannot be reached: {error.__cause__ or error}. Check ANTHROPIC_BASE_URL."
     except (anthropic.AnthropicError, ValueError, TypeError, LookupError, AttributeError,

@@ -125,7 +125,7 @@ def stop(stage, name="alice"):
 
 
 def status(stage, name="alice"):
-    return stage.HANDSHAKE.status(name).name
+    return make(stage.HANDSHAKE, "status", name)
 
 
 def test_a_request_says_how_far_the_stop_has_come(lesson):
@@ -672,7 +672,7 @@ def leave_until(stage, ready):
 
 @POSIX
 def test_another_ctrl_c_cuts_off_only_who_has_not_stopped(stage, monkeypatch, capsys):
-    monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", 10 * LIMIT)
+    monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", LIMIT)
     bob, _ = in_mid_call(stage, "late", "bob")
     alice = stage.spawn("alice", "done", "bye")
     idle(stage, "alice")
@@ -687,7 +687,7 @@ def test_another_ctrl_c_cuts_off_only_who_has_not_stopped(stage, monkeypatch, ca
 
 @POSIX
 def test_who_refuses_when_the_person_leaves_is_cut_off_in_the_end(stage, monkeypatch, capsys):
-    monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", 10 * LIMIT)
+    monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", LIMIT)
     alice = stage.spawn("alice", "done", REFUSAL, "I go on.")
     idle(stage, "alice")
     leave_until(stage, lambda: status(stage) == "REFUSED" and alice.state == "IDLE")
