@@ -16,11 +16,15 @@ def broker(lesson):
     return lesson.PermissionBroker()
 
 
+def undecided(broker):
+    return [question for question in broker.questions if question.answer is None]
+
+
 def ask(broker, agent, command):
     """A question in a thread of its own, asked and waiting."""
-    number = len(broker.questions)
+    number = len(undecided(broker))
     task = Task(broker.submit_and_wait, agent, command)
-    until(lambda: len(broker.questions) > number)
+    until(lambda: len(undecided(broker)) > number)
     return task
 
 
@@ -32,7 +36,7 @@ def always(answer):
 def asking(stage):
     """Alice, whose command waits for a permission."""
     alice = stage.spawn("alice", ECHO, "done")
-    until(lambda: stage.BROKER.questions)
+    until(lambda: undecided(stage.BROKER))
     return alice
 
 

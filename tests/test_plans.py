@@ -367,6 +367,15 @@ def test_a_stop_withdraws_a_plan_that_waits(stage, monkeypatch):
     assert latest(stage, "shutdown").status == "approved"
 
 
+def test_a_plan_that_a_stop_has_overtaken_is_put_before_nobody(lesson):
+    task, _ = submitted(lesson)
+    with lesson.LOCK:                                         # alice cannot wake yet
+        lesson.request_shutdown(lesson.LEAD, "alice")
+        assert lesson.review_plans(lambda state: pytest.fail("it is overtaken")) == 0
+    with pytest.raises(InterruptedError, match="asked to stop"):
+        task.result()
+
+
 def test_who_is_asked_to_stop_can_submit_no_plan(stage):
     alice, held = in_mid_call(stage, [PLAN])
     stage.request_shutdown(stage.LEAD, "alice")

@@ -261,14 +261,15 @@ def test_rule_1_request_and_answer_carry_one_id(stage):
     assert (request["from"], request["to"]) == (state.target, state.sender)
 
 
-def test_rule_7_the_answer_and_the_end_are_one_step(stage):
-    stop_while_idle(stage)
-    with stage.LOCK:                                          # nobody takes a step behind the answer
-        stage.BUS.wait("lead", lambda: stage.mail("shutdown_response"), LIMIT)
-        assert stage.TEAM["alice"].state == "COMPLETED"
-        stage.spawn("alice", "anew")                          # the name is free at once
-    idle(stage, "alice")
-    assert len(stage.living()) == 1
+def test_rule_7_the_answer_and_the_end_are_one_step(stage, restless):
+    stage.spawn("alice", "done", "bye")
+    for number in range(1, 6):
+        idle(stage, "alice")
+        stop(stage)
+        with stage.LOCK:                                      # nobody takes a step behind the answer
+            stage.BUS.wait("lead", lambda: len(stage.mail("shutdown_response")) == number, LIMIT)
+            assert (stage.TEAM["alice"].state, status(stage)) == ("COMPLETED", "COMPLETED")
+            stage.spawn("alice", "done", "bye")               # the name is free at once
 
 
 def test_a_line_of_work_runs_to_its_end_by_itself(stage):
@@ -646,6 +647,18 @@ def test_who_leaves_asks_all_to_stop_and_sees_their_farewells(stage, capsys):
     assert str(stage.BUS.folder) in shown and shown.endswith("Goodbye.\n")
 
 
+def test_who_waits_for_the_person_is_released_when_the_person_leaves(stage, capsys):
+    stage.spawn("alice", [call("submit_plan", title="More", steps=["Go on."])], "done", "bye")
+    stage.spawn("bob", ECHO, "done", "bye")
+    until(lambda: stage.mail("plan_approval_request") and stage.BROKER.waiting())
+    stage.leave()
+    completed(stage)
+    completed(stage, "bob")
+    assert latest(stage, "plan_approval").status == "withdrawn"
+    assert not (stage.workspace / "ran.txt").exists()
+    assert "[y]" not in capsys.readouterr().out
+
+
 def test_who_does_not_stop_in_time_is_cut_off_and_named(stage, monkeypatch, capsys):
     monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", 0.05)
     alice, _ = in_mid_call(stage, "late")
@@ -690,7 +703,8 @@ def test_who_refuses_when_the_person_leaves_is_cut_off_in_the_end(stage, monkeyp
     monkeypatch.setattr(stage.lesson, "LEAVE_LIMIT", LIMIT)
     alice = stage.spawn("alice", "done", REFUSAL, "I go on.")
     idle(stage, "alice")
-    leave_until(stage, lambda: status(stage) == "REFUSED" and alice.state == "IDLE")
+    leave_until(stage, lambda: [state for state in list(stage.pending_requests.values())
+                                if state.status == "rejected"])
     assert (alice.state, latest(stage, "shutdown").status) == ("STOPPED", "rejected")
     shown = capsys.readouterr().out
     assert "The migration is half done." in shown and re.search("undone.*alice", shown)
