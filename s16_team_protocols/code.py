@@ -312,8 +312,10 @@ def decide_plan(request_id, approve, feedback):
 
 
 def waiting_plans():
+    """The plans that wait for a decision, but for those that a stop has overtaken, oldest first."""
     return [state for state in list(pending_requests.values())
-            if state.type == "plan_approval" and state.status == "pending"]
+            if state.type == "plan_approval" and state.status == "pending"
+            and not asked_to_stop(state.sender)]
 
 
 def review_plans(decider):

@@ -1,4 +1,4 @@
-"""What the tests share: a lesson loaded fresh, a scripted model behind real HTTP, waiting with a limit."""
+"""What the tests share: a lesson loaded fresh, a scripted model behind HTTP, waits with a limit."""
 
 import contextlib
 import functools
