@@ -20,6 +20,7 @@ cut here, and what the teammate knew is lost: that is the problem that s16 solve
 """
 
 import argparse
+import atexit
 import contextlib
 import functools
 import html
@@ -84,8 +85,8 @@ def command(words, usage=""):
 
 # ── Message bus ────────────────────────────────────────────────────────────────────── new ──
 
-LOCK = threading.RLock()   # guards all that agents share: mail, roster, questions. Nobody prints,
-                           # asks the person, runs a command or calls a model while holding it.
+LOCK = threading.RLock()   # guards all that agents share, such as mail, roster, questions. Nobody
+                           # prints, asks, runs a command or calls a model while holding it.
 LOOK_AGAIN = 1.0           # seconds; so a sleeper finds a line that was typed into its file by hand
 MESSAGE_KEYS = {"from": str, "to": str, "content": str, "type": str, "ts": (int, float),
                 "metadata": dict}
@@ -143,7 +144,7 @@ class MessageBus:
             raise ValueError(f"'{agent}' cannot be a name. Take 1 to 32 letters, digits, _ or -, "
                              "but not 'lead' or what Windows reserves.")
         with LOCK:
-            if agent.casefold() in map(str.casefold, self.read_to):
+            if normal(agent) in map(normal, self.read_to):
                 raise ValueError(f"The name '{agent}' is taken. Take another one.")
             self.read_to[agent] = self.size(agent)
 
@@ -191,7 +192,7 @@ class MessageBus:
 
     def unknown(self, name):
         ended = f"'{name}' has ended. " if name in self.bells else ""
-        return UnknownAgent(f"{ended}No active teammate named '{name}'. There is: "
+        return UnknownAgent(f"{ended}No active teammate named '{name}'. Active: "
                             + ", ".join(self.read_to))
 
     def path(self, agent):
@@ -213,8 +214,11 @@ def check_message(message):
 def append_line(path, text):
     """Append a line in one write; what a full disk cuts short is taken back."""
     line = text.encode() + b"\n"
-    with open(path, "ab", buffering=0) as file:
+    with open(path, "a+b", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):     # a line typed by hand, without its end
+            line = b"\n" + line
         if file.write(line) < len(line):
             file.truncate(end)
             raise OSError(f"{path} could not be written. Is the disk full?")
@@ -264,7 +268,7 @@ class Teammate:
         except Stopped:
             pass
         except Exception as error:      # the thread's edge: a failure becomes a message
-            state, reason = FAILED, f"{self.name} failed: {error}"
+            state, reason = FAILED, f"{self.name} failed: {error or type(error).__name__}"
         finally:
             with LOCK:                  # the thread's last step: from now on the name is free
                 self.ended = True
@@ -324,13 +328,14 @@ class Teammate:
         """Final state and closed inbox, in one step. The lead hears what nobody will read."""
         with LOCK:
             if self.state in LIVING:
-                self.state = state
+                self.state, unread = state, []
+                with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
+                    unread = BUS.close(self.name)
                 if reason:
                     BUS.send(self.name, "lead", reason, "error")
-                with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
-                    if unread := BUS.close(self.name):
-                        BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
-                                 + "\n".join(map(as_words, unread)))
+                if unread:
+                    BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
+                             + "\n".join(map(as_words, unread)))
 
 
 def living():
@@ -450,7 +455,8 @@ def bash(agent, command: str) -> str:
                               else "The person did not allow this command.")
     environment = {name: value for name, value in os.environ.items()
                    if not name.upper().startswith("ANTHROPIC_")}       # no key for a command
-    with tempfile.TemporaryFile("a+b") as output:     # a child left behind would hold a pipe open
+    with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+          open(f"{folder}/output", "ab") as output):  # a child left behind would hold a pipe open
         agent.process = process = subprocess.Popen(
             command, shell=True, cwd=WORKSPACE, env=environment, stdin=subprocess.DEVNULL,
             stdout=output, stderr=output, start_new_session=True,
@@ -463,8 +469,8 @@ def bash(agent, command: str) -> str:
         finally:
             kill_group(process)
             agent.process = None
-        output.seek(0)
-        text = beginning(output)
+        with open(output.name, "rb") as file:
+            text = beginning(file)
     return text + (f"\n(exit code {process.returncode})" if process.returncode else "")
 
 
@@ -607,8 +613,8 @@ def as_words(msg):
     tags = {"from": msg["from"], "type": msg["type"], **msg["metadata"]}
     attributes = "".join(f' {key}="{html.escape(str(tags[key]))}"'
                          for key in ("from", "type", "request_id", "approve") if key in tags)
-    content = re.sub("</(?=message)", "&lt;/", msg["content"], flags=re.IGNORECASE)
-    return clean(f"<message{attributes}>{content}</message>")
+    content = re.sub(r"<(?=\s*/?\s*message\b)", "&lt;", msg["content"], flags=re.IGNORECASE)
+    return f"<message{attributes}>{content}</message>"
 
 
 # ── Model ──────────────────────────────────────────────────────────────────────────── new ──
@@ -636,7 +642,7 @@ def ask_model(agent):
         answer = client().messages.create(
             model=os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
             max_tokens=MAX_TOKENS, system=agent.system(), tools=agent.tools(),
-            messages=agent.history)
+            messages=json.loads(clean(json.dumps(agent.history, ensure_ascii=False))))
         return *remember(agent, answer.content), answer.stop_reason == "max_tokens"
     except anthropic.APIStatusError as error:
         advice = ADVICE.get(error.status_code, "")
@@ -644,9 +650,10 @@ def ask_model(agent):
     except anthropic.APIConnectionError as error:
         problem = f"cannot be reached: {error.__cause__ or error}. Check ANTHROPIC_BASE_URL."
     except (anthropic.AnthropicError, ValueError, TypeError, LookupError, AttributeError,
-            RecursionError) as error:
+            RecursionError, ImportError) as error:
         problem = f"gave no answer of the Messages API: {error!r}"
-    raise ModelError(excerpt(" ".join(f"The model at {client().base_url} {problem}".split())))
+    url = os.environ.get("ANTHROPIC_BASE_URL", "api.anthropic.com")
+    raise ModelError(excerpt(" ".join(f"The model at {url} {problem}".split())))
 
 
 def remember(agent, content):
@@ -655,13 +662,12 @@ def remember(agent, content):
     Each tool_use has its tool_result in the next message at once: NO_RESULT, until it has run.
     So neither an exception nor Ctrl-C can leave a call without one. Empty text is left out.
     """
-    blocks = json.loads(clean(json.dumps([block.to_dict() for block in content],
-                                         ensure_ascii=False)))
-    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    blocks = [block for block in (block.to_dict() for block in content)
+              if block["type"] != "text" or block["text"].strip()]
     calls = [block for block in blocks if block["type"] == "tool_use"]
-    if any([type(call[key]) for key in ("id", "name", "input")] != [str, str, dict]
-           for call in calls):
-        raise TypeError("a tool call has an id, a name and an input")
+    if not all(re.fullmatch(r"[\w-]+", call["id"], re.ASCII) and isinstance(call["input"], dict)
+               and re.fullmatch(r"[\w-]{1,64}", call["name"], re.ASCII) for call in calls):
+        raise ValueError("a tool call has an id, a name and an input")
     results = [{"type": "tool_result", "tool_use_id": call["id"], "content": NO_RESULT,
                 "is_error": True} for call in calls]
     agent.history += [{"role": role, "content": content}
@@ -715,18 +721,16 @@ LEAD = Lead()
 @tool("lead")
 def spawn_teammate(agent, name: str, role: str, prompt: str) -> str:
     """Start a teammate. The prompt is its first task; its result comes to you by itself."""
-    with LOCK:
-        if any(not member.ended and member.name.casefold() == name.casefold()
+    with LOCK, contextlib.ExitStack() as undo:
+        if any(not member.ended and normal(member.name) == normal(name)
                for member in TEAM.values()):
             raise ValueError(f"The name '{name}' is taken. Take another one.")
         BUS.open(name)
-        try:
-            BUS.send(agent.name, name, prompt)
-        except OSError:
-            BUS.close(name)
-            raise
+        undo.callback(BUS.close, name)               # a spawn that fails leaves no inbox
+        BUS.send(agent.name, name, prompt)
         TEAM[name] = Teammate(name, role)
         threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
+        undo.pop_all()
     return f"{name} is at work as {role}."
 
 
@@ -738,11 +742,7 @@ def check_inbox(agent) -> str:
 
 def consume_lead_inbox():
     """The lead's new mail, shown on the screen as it is taken."""
-    mail = [msg for msg in BUS.read_inbox("lead") if is_words("lead", msg)]
-    for msg in mail:
-        if msg["type"] != "idle_notification":
-            show(message_line(msg), msg["from"])
-    return mail
+    return [msg for msg in shown_mail() if is_words("lead", msg)]
 
 
 LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many, who looks after it
@@ -758,7 +758,7 @@ LEAVE_LIMIT = 2.0            # seconds that tools under way have to finish when 
 
 @command("/team", "who is there; the same as /team list")
 @command("/team list")
-def team_list(*_):
+def team_list():
     for member in list(TEAM.values()):
         show(f"{member.name} [{member.state}]", member.name)
     if not TEAM:
@@ -766,7 +766,7 @@ def team_list(*_):
 
 
 @command("/team stop", "NAME: cut a teammate off at once")
-def team_stop(name="", *_):
+def team_stop(name=""):
     member = next((member for member in living() if normal(member.name) == name), None)
     if not member:
         raise BUS.unknown(name)
@@ -793,6 +793,20 @@ def leave():
 MAX_CARES = 100              # how often the lead looks after something before it asks the person
 
 
+def shown_mail():
+    """Read the lead's inbox and show it. Ctrl-C while it is shown leaves it unread."""
+    before = BUS.read_to["lead"]
+    try:
+        mail = BUS.read_inbox("lead")
+        for msg in mail:
+            if msg["type"] != "idle_notification":
+                show(message_line(msg), msg["from"])
+        return mail
+    except KeyboardInterrupt:
+        BUS.read_to["lead"] = before
+        raise
+
+
 def answer_mail():
     if hear(LEAD, consume_lead_inbox()):
         LEAD.turn()
@@ -807,7 +821,7 @@ def count_mail():
 def waiting():
     """What waits now: rows of LOOK_AFTER with the number."""
     with LOCK:
-        return [(noun, count(), look) for noun, count, look in LOOK_AFTER if count()]
+        return [(noun, n, look) for noun, count, look in LOOK_AFTER if (n := count())]
 
 
 def at_work():
@@ -858,13 +872,14 @@ def obey(line):
     """Run a command; "/team stop" is tried before "/team"."""
     words = line.split()
     for size in (2, 1):
-        if (key := " ".join(words[:size])) in COMMANDS:
-            return COMMANDS[key][0](*words[size:])
+        function, _ = COMMANDS.get(" ".join(words[:size]), (None, ""))
+        if function and len(words) - size <= len(inspect.signature(function).parameters):
+            return function(*words[size:])
     show(f"There is no command {line}. /help lists them.", "fault")
 
 
 @command("/team messages", "the last 20 messages to the lead; takes none away")
-def team_messages(*_):
+def team_messages():
     with LOCK:
         messages, unread = BUS.messages("lead", 0)[0], len(BUS.messages("lead")[0])
     for left, msg in list(zip(range(len(messages), 0, -1), messages))[-20:]:
@@ -874,12 +889,12 @@ def team_messages(*_):
 
 
 @command("/team permissions", "decide the questions that wait")
-def team_permissions(*_):
+def team_permissions():
     show(f"{BROKER.resolve_all(ask_permission)} question(s) decided.")
 
 
 @command("/help", "this list; q or exit leaves")
-def show_help(*_):
+def show_help():
     for words, (_, usage) in COMMANDS.items():
         if usage:
             show(f"{words:20} {usage}")
@@ -910,6 +925,7 @@ def show(text="", colour=""):
         try:
             print(text, end=end, flush=True)
         except OSError:                          # nobody reads it any more
+            end_commands()
             os._exit(1)
 
 
@@ -937,7 +953,7 @@ def ask_until(prompt, parse):
     while (line := ask(prompt)) is not None:
         if (answer := parse(line)) is not None:
             return answer
-        show("That is no answer. Take one of those in brackets.", "ask")
+        show("Please answer with one of the letters in brackets.", "ask")
 
 
 def normal(line):
@@ -955,7 +971,8 @@ def announce():
 
 def message_line(msg):
     subject = f"{msg['type']} {msg['metadata'].get('request_id', '')}".strip()
-    return f"{msg['from']} -> {msg['to']}: {subject} — {excerpt(msg['content'])}"
+    content = excerpt(msg["content"]).replace("\n", "\n    ")     # so no line of it looks like ours
+    return f"{msg['from']} -> {msg['to']}: {subject} — {content}"
 
 
 def excerpt(text):
@@ -1002,8 +1019,11 @@ def main():
     except OSError as error:
         sys.exit(f"The workspace cannot be made: {error}")
     connect(options.offline or options.demo)
-    threading.Thread(target=client, daemon=True).start()     # it loads while the person types
     threading.excepthook = lambda args: show(f"{args.thread.name}: {args.exc_value}", "fault")
+    threading.Thread(target=client, daemon=True).start()     # it loads while the person types
+    atexit.register(end_commands)
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):    # a closed window ends us in good order
+        signal.signal(getattr(signal, name), lambda *_: sys.exit(1))
     try:
         talk()
         as_told = {member.name: member.state for member in TEAM.values()} == DEMO_END
@@ -1012,6 +1032,13 @@ def main():
         sys.exit(f"The inboxes cannot be used any more: {error}")
     PRINTING.acquire()                           # a daemon that prints while Python ends crashes it
     return 0 if as_told or not options.demo else 1
+
+
+def end_commands():
+    """End what still runs for an agent; it would outlive us."""
+    for agent in (LEAD, *TEAM.values()):
+        if process := agent.process:
+            kill_group(process)
 
 
 def use_workspace(folder):
@@ -1024,7 +1051,10 @@ def use_workspace(folder):
 def connect(offline):
     """Find the model: what .env and the environment name, otherwise the offline model."""
     from dotenv import load_dotenv
-    load_dotenv()
+    try:
+        load_dotenv()
+    except UnicodeDecodeError:
+        sys.exit("The file .env is not UTF-8. Save it as UTF-8.")
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
         if offline or not os.environ.get(name):
             os.environ.pop(name, None)           # an empty line of .env says nothing
@@ -1042,4 +1072,7 @@ def connect(offline):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -16,7 +16,7 @@ What a request has come to stands in `pending_requests`, for both sides. The rul
 4. A request is settled once; what is settled is final.
 5. `approve` is a bool; the string "false" is not a yes.
 6. A teammate whose plan is not approved cannot write or run commands: the code refuses.
-7. A teammate stops between turns, after it has reported; one that dies says so.
+7. A teammate stops between turns, after it has reported; one that dies says so, and nobody waits.
 
 Run:     python s16_team_protocols/code.py            talk to the lead; /help lists the commands
          python s16_team_protocols/code.py --demo     types the chapter's prompts by itself
@@ -26,6 +26,7 @@ Left out: as in s15; and deadlines: who never answers is asked in vain, until s1
 """
 
 import argparse
+import atexit
 import contextlib
 import enum
 import functools
@@ -216,23 +217,17 @@ class ShutdownHandshake:
 
 
 HANDSHAKE = ShutdownHandshake()
-UNDER_WAY = ShutdownStatus.REQUESTED, ShutdownStatus.ACKNOWLEDGED
-
-
-def ask_to_stop(name, reason):
-    """Ask a teammate to stop, and do not wait. The status that the request brought."""
-    with LOCK:
-        member = active(name)
-        if HANDSHAKE.status(member.name) not in UNDER_WAY:
-            open_request("shutdown", "lead", member.name, reason)
-        return HANDSHAKE.request(member.name)
 
 
 @tool("lead")
 def request_shutdown(agent, teammate: str, reason: str = "The work is done.") -> str:
     """Ask a teammate to stop. It ends its turn, reports and answers; you hear of it by yourself."""
-    status = ask_to_stop(teammate, reason)
-    return f"Shutdown requested for '{teammate}' (handshake: {status.name})"
+    with LOCK:
+        member = active(teammate)
+        if HANDSHAKE.status(member.name) in HANDSHAKE.MOVES["request"]:      # none is under way
+            open_request("shutdown", "lead", member.name, reason)
+        status = HANDSHAKE.request(member.name)
+    return f"Shutdown requested for '{member.name}' (handshake: {status.name})"
 
 
 @tool("wrap_up")
@@ -394,11 +389,8 @@ HANDLERS = {      # (receiver, type) -> handler; what is not here is reported an
     ("teammate", "message"): handle_words,
     ("teammate", "shutdown_request"): handle_shutdown_request,
     ("teammate", "plan_approval_response"): handle_plan_approval_response,
-    ("lead", "message"): handle_words,
-    ("lead", "result"): handle_words,
-    ("lead", "error"): handle_words,
-    ("lead", "idle_notification"): handle_words,
-    ("lead", "farewell"): handle_words,
+    **{("lead", kind): handle_words
+       for kind in ("message", "result", "error", "idle_notification", "farewell")},
     ("lead", "shutdown_response"): handle_shutdown_response,
     ("lead", "plan_approval_request"): handle_plan_approval_request,
 }
@@ -426,7 +418,8 @@ class Teammate:
     def __init__(self, name, role):
         self.name, self.role = name, role
         self.state = PENDING
-        self.ended = False        # True once the thread is through and the name is free
+        self.born = time.time()
+        self.ended = False        # True once it does nothing more and the name is free
         self.history = []
         self.process = None       # the command that it runs now
         self.idle_reason = ""     # what the lead shall hear when it rests; "" once that was said
@@ -448,9 +441,9 @@ class Teammate:
         except Stopped:
             pass
         except Exception as error:      # the thread's edge: a failure becomes a message
-            state, reason = FAILED, f"{self.name} failed: {error}"
+            state, reason = FAILED, f"{self.name} failed: {error or type(error).__name__}"
         finally:
-            with LOCK:                  # the thread's last step: from now on the name is free
+            with LOCK:                  # the last step that others see
                 self.ended = True
                 BUS.ring("lead")
                 self.close(state, reason)
@@ -487,6 +480,8 @@ class Teammate:
     def wrap_up(self):
         """One more turn before a stop. It answers the request for which it began (rule 7)."""
         request_id, self.stop_request, self.refusal = self.stop_request, None, ""
+        if pending_requests[request_id].status != "pending":         # it has been settled (rule 4)
+            return
         HANDSHAKE.acknowledge(self.name)
         self.wrapping_up = True
         self.history.append({"role": "user", "content": WRAP_UP})
@@ -533,17 +528,19 @@ class Teammate:
         """Final state and closed inbox, in one step. The lead hears what nobody will read."""
         with LOCK:
             if self.state in LIVING:
-                self.state, self.ended = state, self.ended or state == COMPLETED
-                if reason:
-                    BUS.send(self.name, "lead", reason, "error")
+                self.state, self.ended, unread = state, self.ended or state == COMPLETED, []
+                with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
+                    unread = BUS.close(self.name)
                 HANDSHAKE.fail(self.name)                    # does nothing after complete
                 for request in list(pending_requests.values()):
-                    if self.name in (request.sender, request.target) and state != COMPLETED:
+                    if (self.name in (request.sender, request.target) and state != COMPLETED
+                            and request.created_at >= self.born):
                         withdraw(request.request_id, f"{self.name} has ended")
-                with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
-                    if unread := BUS.close(self.name):
-                        BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
-                                 + "\n".join(map(as_words, unread)))
+                if reason:
+                    BUS.send(self.name, "lead", reason, "error")
+                if unread:
+                    BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
+                             + "\n".join(map(as_words, unread)))
 
 
 def living():
@@ -610,19 +607,18 @@ LEAD = Lead()
 def spawn_teammate(agent, name: str, role: str, prompt: str, plan_required: bool = False) -> str:
     """Start a teammate. The prompt is its first task; its result comes to you by itself. With
     plan_required it can neither write nor run commands before a plan of it is approved."""
-    with LOCK:
-        if any(not member.ended and member.name.casefold() == name.casefold()
+    with LOCK, contextlib.ExitStack() as undo:
+        if any(not member.ended and normal(member.name) == normal(name)
                for member in TEAM.values()):
             raise ValueError(f"The name '{name}' is taken. Take another one.")
         BUS.open(name)
-        try:
-            BUS.send(agent.name, name, prompt)
-        except OSError:
-            BUS.close(name)
-            raise
+        undo.callback(BUS.close, name)               # a spawn that fails leaves no inbox
+        BUS.send(agent.name, name, prompt)
+        HANDSHAKE.statuses.pop(name, None)           # it was another's who had this name
         TEAM[name] = Teammate(name, role)
         TEAM[name].plan = "" if plan_required else None
         threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
+        undo.pop_all()
     return f"{name} is at work as {role}."
 
 
@@ -634,13 +630,9 @@ def check_inbox(agent) -> str:
 
 def consume_lead_inbox(route_protocol=True):
     """The lead's new mail in order, but what broke a rule; False only reads and routes nothing."""
-    mail = BUS.read_inbox("lead")
     if not route_protocol:
-        return mail
-    for msg in mail:
-        if msg["type"] != "idle_notification":
-            show(message_line(msg), msg["from"])
-    return [msg for msg in mail if dispatch_message("lead", msg)]
+        return BUS.read_inbox("lead")
+    return [msg for msg in shown_mail() if dispatch_message("lead", msg)]
 
 
 LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many, who looks after it
@@ -665,7 +657,7 @@ def active(name):
 
 @command("/team", "who is there; the same as /team list")
 @command("/team list")
-def team_list(*_):
+def team_list():
     for member in list(TEAM.values()):
         status = HANDSHAKE.status(member.name)
         shown = status and status is not ShutdownStatus.COMPLETED
@@ -678,23 +670,22 @@ def team_list(*_):
 
 
 @command("/team plans", "review the plans that wait")
-def team_plans(*_):
+def team_plans():
     show(f"{review_plans(plan_decider)} plan(s) reviewed.")
 
 
 @command("/team stop", "NAME: ask a teammate to stop; --now behind it cuts it off")
-def team_stop(name="", now="", *_):
+def team_stop(name="", now=""):
     member = active(name)
     if now == "--now":
         member.stop()
         show(f"'{member.name}' is cut off and reports nothing any more.")
     else:
-        status = ask_to_stop(member.name, "The person asks for it.")
-        show(f"Shutdown requested for '{member.name}' (handshake: {status.name})")
+        show(request_shutdown(LEAD, member.name, "The person asks for it."))
 
 
 @command("/team shutdown", "NAME: how far the stop has come")
-def team_shutdown(name="", *_):
+def team_shutdown(name=""):
     member = next((member for member in TEAM.values() if normal(member.name) == name), None)
     if not member:
         raise BUS.unknown(name)
@@ -728,8 +719,8 @@ def leave():
     """Ask all to stop, wait a while, cut off the rest; say what is left and where the record is."""
     try:
         for member in living():
-            with contextlib.suppress(UnknownAgent):          # it has just ended by itself
-                ask_to_stop(member.name, "The person is leaving.")
+            with contextlib.suppress(UnknownAgent, OSError):     # who cannot be asked is cut off
+                request_shutdown(LEAD, member.name, "The person is leaving.")
         end = time.monotonic() + LEAVE_LIMIT
         while living() and (left := end - time.monotonic()) > 0:
             BUS.wait("lead", lambda: BUS.has_mail("lead") or not living(), left)
@@ -761,8 +752,8 @@ DEMO_END = {"alice": COMPLETED, "bob": COMPLETED}
 
 # ── Message bus ───────────────────────────────────────────────────────────────── from s15 ──
 
-LOCK = threading.RLock()   # guards all that agents share: mail, roster, questions. Nobody prints,
-                           # asks the person, runs a command or calls a model while holding it.
+LOCK = threading.RLock()   # guards all that agents share, such as mail, roster, questions. Nobody
+                           # prints, asks, runs a command or calls a model while holding it.
 LOOK_AGAIN = 1.0           # seconds; so a sleeper finds a line that was typed into its file by hand
 MESSAGE_KEYS = {"from": str, "to": str, "content": str, "type": str, "ts": (int, float),
                 "metadata": dict}
@@ -820,7 +811,7 @@ class MessageBus:
             raise ValueError(f"'{agent}' cannot be a name. Take 1 to 32 letters, digits, _ or -, "
                              "but not 'lead' or what Windows reserves.")
         with LOCK:
-            if agent.casefold() in map(str.casefold, self.read_to):
+            if normal(agent) in map(normal, self.read_to):
                 raise ValueError(f"The name '{agent}' is taken. Take another one.")
             self.read_to[agent] = self.size(agent)
 
@@ -868,7 +859,7 @@ class MessageBus:
 
     def unknown(self, name):
         ended = f"'{name}' has ended. " if name in self.bells else ""
-        return UnknownAgent(f"{ended}No active teammate named '{name}'. There is: "
+        return UnknownAgent(f"{ended}No active teammate named '{name}'. Active: "
                             + ", ".join(self.read_to))
 
     def path(self, agent):
@@ -890,8 +881,11 @@ def check_message(message):
 def append_line(path, text):
     """Append a line in one write; what a full disk cuts short is taken back."""
     line = text.encode() + b"\n"
-    with open(path, "ab", buffering=0) as file:
+    with open(path, "a+b", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        if file.read(1) not in (b"", b"\n"):     # a line typed by hand, without its end
+            line = b"\n" + line
         if file.write(line) < len(line):
             file.truncate(end)
             raise OSError(f"{path} could not be written. Is the disk full?")
@@ -995,7 +989,8 @@ def bash(agent, command: str) -> str:
                               else "The person did not allow this command.")
     environment = {name: value for name, value in os.environ.items()
                    if not name.upper().startswith("ANTHROPIC_")}       # no key for a command
-    with tempfile.TemporaryFile("a+b") as output:     # a child left behind would hold a pipe open
+    with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+          open(f"{folder}/output", "ab") as output):  # a child left behind would hold a pipe open
         agent.process = process = subprocess.Popen(
             command, shell=True, cwd=WORKSPACE, env=environment, stdin=subprocess.DEVNULL,
             stdout=output, stderr=output, start_new_session=True,
@@ -1008,8 +1003,8 @@ def bash(agent, command: str) -> str:
         finally:
             kill_group(process)
             agent.process = None
-        output.seek(0)
-        text = beginning(output)
+        with open(output.name, "rb") as file:
+            text = beginning(file)
     return text + (f"\n(exit code {process.returncode})" if process.returncode else "")
 
 
@@ -1152,8 +1147,8 @@ def as_words(msg):
     tags = {"from": msg["from"], "type": msg["type"], **msg["metadata"]}
     attributes = "".join(f' {key}="{html.escape(str(tags[key]))}"'
                          for key in ("from", "type", "request_id", "approve") if key in tags)
-    content = re.sub("</(?=message)", "&lt;/", msg["content"], flags=re.IGNORECASE)
-    return clean(f"<message{attributes}>{content}</message>")
+    content = re.sub(r"<(?=\s*/?\s*message\b)", "&lt;", msg["content"], flags=re.IGNORECASE)
+    return f"<message{attributes}>{content}</message>"
 
 
 # ── Model ─────────────────────────────────────────────────────────────────────── from s15 ──
@@ -1182,7 +1177,7 @@ def ask_model(agent):
         answer = client().messages.create(
             model=os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL,
             max_tokens=MAX_TOKENS, system=agent.system(), tools=agent.tools(),
-            messages=agent.history)
+            messages=json.loads(clean(json.dumps(agent.history, ensure_ascii=False))))
         return *remember(agent, answer.content), answer.stop_reason == "max_tokens"
     except anthropic.APIStatusError as error:
         advice = ADVICE.get(error.status_code, "")
@@ -1190,9 +1185,10 @@ def ask_model(agent):
     except anthropic.APIConnectionError as error:
         problem = f"cannot be reached: {error.__cause__ or error}. Check ANTHROPIC_BASE_URL."
     except (anthropic.AnthropicError, ValueError, TypeError, LookupError, AttributeError,
-            RecursionError) as error:
+            RecursionError, ImportError) as error:
         problem = f"gave no answer of the Messages API: {error!r}"
-    raise ModelError(excerpt(" ".join(f"The model at {client().base_url} {problem}".split())))
+    url = os.environ.get("ANTHROPIC_BASE_URL", "api.anthropic.com")
+    raise ModelError(excerpt(" ".join(f"The model at {url} {problem}".split())))
 
 
 def remember(agent, content):
@@ -1201,13 +1197,12 @@ def remember(agent, content):
     Each tool_use has its tool_result in the next message at once: NO_RESULT, until it has run.
     So neither an exception nor Ctrl-C can leave a call without one. Empty text is left out.
     """
-    blocks = json.loads(clean(json.dumps([block.to_dict() for block in content],
-                                         ensure_ascii=False)))
-    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    blocks = [block for block in (block.to_dict() for block in content)
+              if block["type"] != "text" or block["text"].strip()]
     calls = [block for block in blocks if block["type"] == "tool_use"]
-    if any([type(call[key]) for key in ("id", "name", "input")] != [str, str, dict]
-           for call in calls):
-        raise TypeError("a tool call has an id, a name and an input")
+    if not all(re.fullmatch(r"[\w-]+", call["id"], re.ASCII) and isinstance(call["input"], dict)
+               and re.fullmatch(r"[\w-]{1,64}", call["name"], re.ASCII) for call in calls):
+        raise ValueError("a tool call has an id, a name and an input")
     results = [{"type": "tool_result", "tool_use_id": call["id"], "content": NO_RESULT,
                 "is_error": True} for call in calls]
     agent.history += [{"role": role, "content": content}
@@ -1229,6 +1224,20 @@ def client():
 MAX_CARES = 100              # how often the lead looks after something before it asks the person
 
 
+def shown_mail():
+    """Read the lead's inbox and show it. Ctrl-C while it is shown leaves it unread."""
+    before = BUS.read_to["lead"]
+    try:
+        mail = BUS.read_inbox("lead")
+        for msg in mail:
+            if msg["type"] != "idle_notification":
+                show(message_line(msg), msg["from"])
+        return mail
+    except KeyboardInterrupt:
+        BUS.read_to["lead"] = before
+        raise
+
+
 def answer_mail():
     if hear(LEAD, consume_lead_inbox()):
         LEAD.turn()
@@ -1243,7 +1252,7 @@ def count_mail():
 def waiting():
     """What waits now: rows of LOOK_AFTER with the number."""
     with LOCK:
-        return [(noun, count(), look) for noun, count, look in LOOK_AFTER if count()]
+        return [(noun, n, look) for noun, count, look in LOOK_AFTER if (n := count())]
 
 
 def at_work():
@@ -1295,13 +1304,14 @@ def obey(line):
     """Run a command; "/team stop" is tried before "/team"."""
     words = line.split()
     for size in (2, 1):
-        if (key := " ".join(words[:size])) in COMMANDS:
-            return COMMANDS[key][0](*words[size:])
+        function, _ = COMMANDS.get(" ".join(words[:size]), (None, ""))
+        if function and len(words) - size <= len(inspect.signature(function).parameters):
+            return function(*words[size:])
     show(f"There is no command {line}. /help lists them.", "fault")
 
 
 @command("/team messages", "the last 20 messages to the lead; takes none away")
-def team_messages(*_):
+def team_messages():
     with LOCK:
         messages, unread = BUS.messages("lead", 0)[0], len(BUS.messages("lead")[0])
     for left, msg in list(zip(range(len(messages), 0, -1), messages))[-20:]:
@@ -1311,12 +1321,12 @@ def team_messages(*_):
 
 
 @command("/team permissions", "decide the questions that wait")
-def team_permissions(*_):
+def team_permissions():
     show(f"{BROKER.resolve_all(ask_permission)} question(s) decided.")
 
 
 @command("/help", "this list; q or exit leaves")
-def show_help(*_):
+def show_help():
     for words, (_, usage) in COMMANDS.items():
         if usage:
             show(f"{words:20} {usage}")
@@ -1348,6 +1358,7 @@ def show(text="", colour=""):
         try:
             print(text, end=end, flush=True)
         except OSError:                          # nobody reads it any more
+            end_commands()
             os._exit(1)
 
 
@@ -1375,7 +1386,7 @@ def ask_until(prompt, parse):
     while (line := ask(prompt)) is not None:
         if (answer := parse(line)) is not None:
             return answer
-        show("That is no answer. Take one of those in brackets.", "ask")
+        show("Please answer with one of the letters in brackets.", "ask")
 
 
 def normal(line):
@@ -1393,7 +1404,8 @@ def announce():
 
 def message_line(msg):
     subject = f"{msg['type']} {msg['metadata'].get('request_id', '')}".strip()
-    return f"{msg['from']} -> {msg['to']}: {subject} — {excerpt(msg['content'])}"
+    content = excerpt(msg["content"]).replace("\n", "\n    ")     # so no line of it looks like ours
+    return f"{msg['from']} -> {msg['to']}: {subject} — {content}"
 
 
 def excerpt(text):
@@ -1426,8 +1438,11 @@ def main():
     except OSError as error:
         sys.exit(f"The workspace cannot be made: {error}")
     connect(options.offline or options.demo)
-    threading.Thread(target=client, daemon=True).start()     # it loads while the person types
     threading.excepthook = lambda args: show(f"{args.thread.name}: {args.exc_value}", "fault")
+    threading.Thread(target=client, daemon=True).start()     # it loads while the person types
+    atexit.register(end_commands)
+    for name in {"SIGTERM", "SIGHUP"} & set(dir(signal)):    # a closed window ends us in good order
+        signal.signal(getattr(signal, name), lambda *_: sys.exit(1))
     try:
         talk()
         as_told = {member.name: member.state for member in TEAM.values()} == DEMO_END
@@ -1436,6 +1451,13 @@ def main():
         sys.exit(f"The inboxes cannot be used any more: {error}")
     PRINTING.acquire()                           # a daemon that prints while Python ends crashes it
     return 0 if as_told or not options.demo else 1
+
+
+def end_commands():
+    """End what still runs for an agent; it would outlive us."""
+    for agent in (LEAD, *TEAM.values()):
+        if process := agent.process:
+            kill_group(process)
 
 
 def use_workspace(folder):
@@ -1448,7 +1470,10 @@ def use_workspace(folder):
 def connect(offline):
     """Find the model: what .env and the environment name, otherwise the offline model."""
     from dotenv import load_dotenv
-    load_dotenv()
+    try:
+        load_dotenv()
+    except UnicodeDecodeError:
+        sys.exit("The file .env is not UTF-8. Save it as UTF-8.")
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
         if offline or not os.environ.get(name):
             os.environ.pop(name, None)           # an empty line of .env says nothing
@@ -1466,4 +1491,7 @@ def connect(offline):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

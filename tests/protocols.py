@@ -26,7 +26,7 @@ def on_record(lesson, kind, request_id, status="pending", name="alice"):
 
 def latest(lesson, kind, name="alice"):
     """The latest request of a kind between a teammate and the lead."""
-    return [state for state in lesson.pending_requests.values()
+    return [state for state in list(lesson.pending_requests.values())
             if state.type == kind and name in (state.sender, state.target)][-1]
 
 
@@ -55,7 +55,7 @@ def by_hand(lesson, *messages):
 
 
 def come_to_rest(stage):
-    """Look after what waits until the team is at rest; a person who is not asked fails the test."""
+    """Look after what waits until the team is at rest, but not for ever."""
     Task(stage.until_rest).result()
 
 

@@ -45,6 +45,13 @@ def waiting(stage, name="alice"):
     return until(pending)
 
 
+def decided(stage, decider):
+    """Wait until alice sleeps on a plan, and decide it; its record."""
+    state = waiting(stage)
+    assert stage.review_plans(decider) == 1
+    return state
+
+
 def with_plan_required(stage, *answers):
     """Alice, who may do nothing before a plan of hers is approved."""
     stage.play(alice=answers)
@@ -117,8 +124,7 @@ def test_a_plan_that_is_none_is_an_error_and_opens_nothing(stage):
     (approve, "approved", "approved"), (reject, "rejected", "Use the cache.")])
 def test_a_decision_makes_one_more_call_that_knows_of_it(stage, decider, status, told):  # case 1
     stage.spawn("alice", [PLAN], "waiting")
-    state = waiting(stage)
-    assert stage.review_plans(decider) == 1
+    state = decided(stage, decider)
     idle(stage, "alice")
     assert (state.status, len(stage.calls("alice"))) == (status, 2)
     result = only_result(stage, 1)
@@ -129,8 +135,7 @@ def test_a_decision_makes_one_more_call_that_knows_of_it(stage, decider, status,
 
 def test_feedback_of_an_approval_reaches_the_model(stage):
     stage.spawn("alice", [PLAN], "done")
-    waiting(stage)
-    stage.review_plans(lambda state: (True, "But keep the old API."))
+    decided(stage, lambda state: (True, "But keep the old API."))
     idle(stage, "alice")
     assert "But keep the old API." in only_result(stage, 1)["content"]
 
@@ -157,8 +162,7 @@ def test_the_record_wakes_the_waiter_at_once(lesson, monkeypatch):
 def test_a_rejected_plan_is_revised_and_approved(stage):
     with_plan_required(stage, [PLAN], [PLAN], [WRITE], "done")
     for decider, number in (reject, 1), (approve, 2):
-        waiting(stage)
-        assert stage.review_plans(decider) == 1
+        decided(stage, decider)
         until(lambda: len(stage.calls("alice")) > number)
     idle(stage, "alice")
     rejected, approved, wrote = (only_result(stage, number) for number in (1, 2, 3))
@@ -220,8 +224,7 @@ def test_rule_6_only_an_approved_plan_opens_the_gate(stage, monkeypatch, place):
     ([PLAN, WRITE], (0, 1)), ([WRITE, PLAN], (1, 0))], ids=["plan first", "write first"])
 def test_rule_6_a_write_beside_a_plan_is_refused_and_later_succeeds(stage, calls, places):
     with_plan_required(stage, calls, [WRITE], "done")
-    waiting(stage)
-    stage.review_plans(approve)
+    decided(stage, approve)
     idle(stage, "alice")
     results = results_of(stage.calls("alice")[1])
     plan, write = (results[place] for place in places)
@@ -245,8 +248,7 @@ def test_rule_6_what_needs_a_plan_is_refused_before_there_is_one(stage, monkeypa
 def test_rule_6_the_latest_plan_decides(stage):
     stage.spawn("alice", [PLAN], [PLAN], [WRITE], "done")
     for decider, number in (approve, 1), (reject, 2):
-        waiting(stage)
-        stage.review_plans(decider)
+        decided(stage, decider)
         until(lambda: len(stage.calls("alice")) > number)
     idle(stage, "alice")
     assert NO_PLAN in only_result(stage, 3)["content"] and not written(stage)
@@ -254,8 +256,7 @@ def test_rule_6_the_latest_plan_decides(stage):
 
 def test_an_approved_plan_does_not_answer_for_a_commands_permission(stage):
     with_plan_required(stage, [PLAN], [BASH], "done")
-    waiting(stage)
-    stage.review_plans(approve)
+    decided(stage, approve)
     until(stage.BROKER.waiting)
     assert stage.BROKER.resolve_all(lambda question: "n") == 1
     idle(stage, "alice")
@@ -272,8 +273,7 @@ def test_rule_6_a_refused_command_asks_nobody_for_permission(stage):
 def test_allowing_commands_approves_no_plan(stage, monkeypatch):
     monkeypatch.setattr(stage.lesson, "ALLOW_ALL", True)
     with_plan_required(stage, [PLAN, BASH], [BASH], "done")
-    assert waiting(stage).status == "pending"
-    stage.review_plans(reject)
+    decided(stage, reject)                                     # it was still pending
     idle(stage, "alice")
     assert not (stage.workspace / "ran.txt").exists()
 
@@ -289,8 +289,7 @@ def test_rule_6_the_gate_is_closed_in_a_wrap_up_too(stage):
 
 def test_a_plan_of_an_old_teammate_opens_nothing_for_a_new_one(stage):
     old = with_plan_required(stage, [PLAN], "done")
-    waiting(stage)
-    stage.review_plans(approve)
+    decided(stage, approve)
     idle(stage, "alice")
     old.stop()
     until(lambda: old.ended)
@@ -315,7 +314,7 @@ def test_rule_6_a_plan_can_be_asked_of_one_who_is_idle(stage):
 
 
 def test_rule_6_a_plan_can_be_asked_of_one_in_the_middle_of_its_turn(stage):
-    alice, held = in_mid_call(stage, [WRITE])
+    _, held = in_mid_call(stage, [WRITE])
     stage.request_plan(stage.LEAD, "alice", "Refactor auth with care.")
     held.free.set()
     idle(stage, "alice")
@@ -326,8 +325,7 @@ def test_rule_6_a_plan_can_be_asked_of_one_in_the_middle_of_its_turn(stage):
 
 def test_rule_6_an_earlier_approval_does_not_answer_a_new_demand(stage):
     stage.spawn("alice", [PLAN], "done", [WRITE], "done")
-    waiting(stage)
-    stage.review_plans(approve)
+    decided(stage, approve)
     idle(stage, "alice")
     stage.request_plan(stage.LEAD, "alice", "And now the tests.")
     until(lambda: len(stage.calls("alice")) == 4)
@@ -449,7 +447,7 @@ def test_a_plan_that_arrives_during_a_review_is_decided_in_it(lesson):
 
 def test_there_may_be_many_rounds(lesson):
     for number in range(5):
-        task, state = submitted(lesson)
+        task, _ = submitted(lesson)
         assert lesson.review_plans(lambda state: (True, f"round {number}")) == 1
         assert f"round {number}" in task.result()
     assert len(lesson.pending_requests) == 5
@@ -457,7 +455,7 @@ def test_there_may_be_many_rounds(lesson):
 
 
 def test_a_decider_that_is_interrupted_leaves_the_plan_waiting(lesson):
-    task, state = submitted(lesson)
+    task, _ = submitted(lesson)
 
     def interrupted(state):
         raise KeyboardInterrupt

@@ -327,7 +327,7 @@ def test_offline_wins_over_a_key_and_a_base_url(offline):
     assert offline.model.calls("lead") == []
 
 
-MAIN = 'if __name__ == "__main__":\n    sys.exit('
+MAIN = 'if __name__ == "__main__":\n'
 TOOL_OF_A_LEARNER = '''@tool("lead")
 def look_inside(agent) -> str:
     """Open the debugger."""

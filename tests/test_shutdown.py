@@ -266,7 +266,7 @@ def test_rule_7_the_answer_and_the_end_are_one_step(stage, restless):
     for number in range(1, 6):
         idle(stage, "alice")
         stop(stage)
-        with stage.LOCK:                                      # nobody takes a step behind the answer
+        with stage.LOCK:                                      # nobody gets behind the answer
             stage.BUS.wait("lead", lambda: len(stage.mail("shutdown_response")) == number, LIMIT)
             assert (stage.TEAM["alice"].state, status(stage)) == ("COMPLETED", "COMPLETED")
             stage.spawn("alice", "done", "bye")               # the name is free at once
@@ -565,7 +565,7 @@ def obey(stage, capsys):
 
 
 def test_a_stop_at_the_prompt_from_the_request_to_the_end(stage, obey):
-    alice, held = in_mid_call(stage, "done")
+    _, held = in_mid_call(stage, "done")
     last = stage.hold("bye")
     stage.play(alice=[last])
     assert obey("/team list") == ["alice [RUNNING]"]

@@ -119,7 +119,7 @@ def stop(path):
         team.spawn(f"t{number}")
         team.until_rest()
         begin = time.perf_counter()
-        team.lesson.ask_to_stop(f"t{number}", "enough")
+        team.lesson.request_shutdown(team.lesson.LEAD, f"t{number}")
         team.until_rest()
         taken.append((time.perf_counter() - begin) * 1000)
     return f"request_shutdown to COMPLETED: {middle_and_worst(taken)}"
@@ -136,7 +136,7 @@ def crowd(path):
     team.lesson.show = lambda *_: None       # 600 lines would hide the figures
     begin = time.perf_counter()
     for number in range(CROWD):
-        team.lesson.ask_to_stop(f"t{number}", "enough")
+        team.lesson.request_shutdown(team.lesson.LEAD, f"t{number}")
     team.until_rest()
     taken = time.perf_counter() - begin
     team.lesson.consume_lead_inbox()

@@ -477,7 +477,7 @@ def letters(words):
     for attributes, content in MAIL.findall(words):
         named = dict(re.findall(r'(\w+)="([^"]*)"', attributes))
         yield Mail(html.unescape(named.get("from", "?")), named.get("type", "message"),
-                   content.replace("&lt;/", "</").strip(), named)
+                   re.sub(r"&lt;(?=\s*/?\s*message\b)", "<", content).strip(), named)
     if WRAP_UP.search(words):
         yield Mail("", "wrap_up", "")
     if rest := WRAP_UP.sub("", MAIL.sub("", words)).strip():
