@@ -728,8 +728,9 @@ def spawn_teammate(agent, name: str, role: str, prompt: str) -> str:
         BUS.open(name)
         undo.callback(BUS.close, name)               # a spawn that fails leaves no inbox
         BUS.send(agent.name, name, prompt)
-        TEAM[name] = Teammate(name, role)
-        threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
+        member = Teammate(name, role)
+        threading.Thread(target=member.run, name=name, daemon=True).start()
+        TEAM[name] = member
         undo.pop_all()
     return f"{name} is at work as {role}."
 

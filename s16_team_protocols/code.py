@@ -614,10 +614,11 @@ def spawn_teammate(agent, name: str, role: str, prompt: str, plan_required: bool
         BUS.open(name)
         undo.callback(BUS.close, name)               # a spawn that fails leaves no inbox
         BUS.send(agent.name, name, prompt)
+        member = Teammate(name, role)
+        member.plan = "" if plan_required else None
+        threading.Thread(target=member.run, name=name, daemon=True).start()
         HANDSHAKE.statuses.pop(name, None)           # it was another's who had this name
-        TEAM[name] = Teammate(name, role)
-        TEAM[name].plan = "" if plan_required else None
-        threading.Thread(target=TEAM[name].run, name=name, daemon=True).start()
+        TEAM[name] = member
         undo.pop_all()
     return f"{name} is at work as {role}."
 

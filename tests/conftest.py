@@ -20,6 +20,9 @@ LIMIT = 20          # seconds that a test waits for a condition before it fails
 COUNT = itertools.count()
 POSIX = pytest.mark.skipif(os.name == "nt", reason="it speaks to a POSIX system")
 
+# A shell that runs the tests in the background makes them, and what they start, deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 sys.path.append(str(ROOT / "tools"))
 from offline_model import as_blocks, call, serve, text  # noqa: E402
 
