@@ -480,9 +480,8 @@ class Teammate:
     def wrap_up(self):
         """One more turn before a stop. It answers the request for which it began (rule 7)."""
         request_id, self.stop_request, self.refusal = self.stop_request, None, ""
-        if pending_requests[request_id].status != "pending":         # it has been settled (rule 4)
-            return
-        HANDSHAKE.acknowledge(self.name)
+        if HANDSHAKE.acknowledge(self.name) is not ShutdownStatus.ACKNOWLEDGED:
+            return                                   # it was answered before (rule 4)
         self.wrapping_up = True
         self.history.append({"role": "user", "content": WRAP_UP})
         text, self.idle_reason = take_turn(self)

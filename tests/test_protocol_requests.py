@@ -320,6 +320,18 @@ def test_rule_1_what_is_forged_is_one_line_and_changes_nothing(lesson, on_file, 
     assert everything(lesson) == before
 
 
+@pytest.mark.parametrize("status", SETTLED)
+def test_rule_4_a_stop_request_that_is_settled_is_one_line_and_changes_nothing(lesson, capsys,
+                                                                               status):
+    member(lesson)
+    on_record(lesson, "shutdown", ID, status)
+    before = everything(lesson)
+    assert lesson.dispatch_message("alice", to_agent("alice", "shutdown_request", request_id=ID)
+                                   ) is False
+    assert re.fullmatch(f"Ignored.*{ID}.*{status}.*\n", capsys.readouterr().out)
+    assert everything(lesson) == before
+
+
 def let_alice_look(stage, *lines):
     """Alice, idle, finds these lines in her file and words of the lead, and handles them."""
     by_hand(stage, *lines)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from conftest import LIMIT, POSIX, Task, asleep, call, results_of, text, until, words_of
-from protocols import at_once, come_to_rest, everything, latest, member
+from protocols import at_once, by_hand, come_to_rest, everything, latest, member, message
 from test_teammate import contents, idle, in_mid_call, refuse, snapshot, types, write_to
 
 LESSON = "s16"
@@ -459,6 +459,21 @@ def test_nobody_can_refuse_before_it_is_asked_to_stop(stage):
     assert result["is_error"] and "refuse_shutdown" in result["content"]
     stop(stage)
     completed(stage)
+
+
+def test_rule_4_a_copy_of_a_request_that_was_answered_stops_nobody(stage):
+    _, held = in_wrap_up(stage, REFUSAL)
+    state = latest(stage, "shutdown")
+    by_hand(stage, message("lead", "alice", "shutdown_request", request_id=state.request_id))
+    held.free.set()
+    until(lambda: stage.mail("shutdown_response"))
+    idle(stage, "alice")
+    write_to(stage, "alice", "Are you there?")
+    until(lambda: len(stage.mail("result")) == 3 and stage.TEAM["alice"].state != "RUNNING")
+    assert (stage.TEAM["alice"].state, status(stage)) == ("IDLE", "REFUSED")
+    assert words_of(stage.calls("alice")[-1]).count("<wrap_up") == 1
+    assert len(stage.mail("shutdown_response")) == 1
+    settled(stage, "rejected")
 
 
 # ── Failing ──────────────────────────────────────────────────────────
