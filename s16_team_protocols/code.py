@@ -1275,14 +1275,18 @@ def until_rest():
 # May be skipped at first reading.
 
 PROMPT = "lead> "
+AT_PROMPT = False            # the lead has nothing to do, and the person has the word
 
 
 def talk():
     """The person's lines, one after the other: words for the lead, commands, or nothing."""
+    global AT_PROMPT
     while True:
         try:
+            AT_PROMPT = True         # from now on, what comes in is announced by who brings it
             announce()
             line = ask(PROMPT)
+            AT_PROMPT = False
             if line is None or normal(line) in ("q", "exit"):
                 return
             if normal(line).startswith("/"):
@@ -1396,10 +1400,9 @@ def normal(line):
 
 def announce():
     """Say above the prompt what waits for the person."""
-    if TYPING == PROMPT or threading.current_thread() is threading.main_thread():
-        if rows := waiting():
-            show("Waiting: " + ", ".join(f"{number} {noun}(s)" for noun, number, _ in rows)
-                 + ". An empty line looks after it.", "ask")
+    if AT_PROMPT and (rows := waiting()):
+        show("Waiting: " + ", ".join(f"{number} {noun}(s)" for noun, number, _ in rows)
+             + ". An empty line looks after it.", "ask")
 
 
 def message_line(msg):
