@@ -458,9 +458,11 @@ def test_a_new_protocol_is_two_rows_and_a_pair_of_types(stage, lunch):
     assert len(stage.calls("alice")) == 1                     # her model never saw it
 
 
-def test_rule_2_a_request_of_another_protocol_stops_nobody(stage, lunch):
-    stage.spawn("alice")
-    idle(stage, "alice")
-    on_record(stage, "shutdown", ID).type = "lunch"
-    let_alice_look(stage, message("lead", "alice", "shutdown_request", request_id=ID))
-    assert (stage.TEAM["alice"].state, len(stage.calls("alice"))) == ("IDLE", 2)
+def test_rule_2_a_request_of_another_protocol_stops_nobody(lesson, capsys):
+    member(lesson)
+    on_record(lesson, "shutdown", ID).type = "lunch"
+    msg = to_agent("alice", "shutdown_request", request_id=ID)
+    before = everything(lesson)
+    assert lesson.dispatch_message("alice", msg) is False
+    assert re.fullmatch(f"Ignored.*{ID}.*\n", capsys.readouterr().out)
+    assert everything(lesson) == before
