@@ -89,9 +89,6 @@ class Terminal:
         self.folder, self.model = folder, model
         self.keyboard, screen = pty.openpty()
         termios.tcsetwinsize(screen, (50, 200))      # wide: no line of a test is broken in two
-        settings = termios.tcgetattr(screen)
-        settings[3] |= termios.NOFLSH                # else Ctrl-C throws away what is on its way
-        termios.tcsetattr(screen, termios.TCSANOW, settings)
         self.process = subprocess.Popen(
             [sys.executable, "-ISc", ENTER, lesson, *options], stdin=screen, stdout=screen,
             stderr=screen, cwd=folder, env=surroundings(folder, model.server.url, **environment),
