@@ -792,7 +792,8 @@ def test_a_waiting_question_is_asked_before_the_lead_thinks(desk):
 
 
 def test_waiting_questions_can_be_decided_by_a_command(desk):
-    assert "0 question(s)" in desk.look("/team permissions")
+    desk.type("/team permissions")
+    desk.expect("0 question(s)", PROMPT)
     begin(desk, QUESTION, "> ", max=[run("echo ran > max"), "RESULT"])
     desk.press_ctrl_c()
     desk.expect("Waiting: 1 question(s)", PROMPT)
