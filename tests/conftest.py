@@ -37,6 +37,14 @@ def pytest_configure(config):
         "filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
+def pytest_configure(config):
+    """A mistyped --lesson would test the original and say that all is well."""
+    for option in config.getoption("--lesson"):
+        name, _, path = option.partition("=")
+        if name not in LESSONS or not Path(path).is_file():
+            raise pytest.UsageError(f"--lesson {option}: say {'|'.join(LESSONS)}=PATH of a file.")
+
+
 def lesson_path(config, name):
     others = dict(option.split("=", 1) for option in config.getoption("--lesson"))
     return Path(others.get(name, LESSONS[name])).resolve()
