@@ -450,19 +450,23 @@ class Teammate:
             announce()
 
     def rest(self):
-        """Sleep until there is mail. IDLE is set in the step that finds none."""
+        """Sleep until there is work. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
-            if not BUS.has_mail(self.name):
+            if not self.has_work():
                 self.state = IDLE
                 if self.idle_reason:
                     BUS.send(self.name, "lead", f"{self.name} is idle.", "idle_notification",
                              {"reason": self.idle_reason})
                     self.idle_reason = ""
                 BUS.ring("lead")
-                BUS.wait(self.name, lambda: self.state == STOPPED or BUS.has_mail(self.name))
+                BUS.wait(self.name, lambda: self.state == STOPPED or self.has_work())
             self.check()
             self.state = RUNNING
+
+    def has_work(self):
+        """Whether there is a reason to wake up."""
+        return BUS.has_mail(self.name)
 
     def listen(self):
         """Take new mail. True if there were words for the model in it."""
@@ -747,7 +751,17 @@ DEMO_LINES = [
     "Request bob's shutdown.",
     "/team shutdown alice", "/team shutdown bob", "q",
 ]
-DEMO_END = {"alice": COMPLETED, "bob": COMPLETED}
+DEMO = None                  # the lines that --demo still has to type
+
+
+def demo_line():
+    return DEMO.pop(0) if DEMO else None
+
+
+def as_told():
+    """Whether the demo has ended as the chapter says."""
+    return {member.name: member.state for member in TEAM.values()} == {
+        "alice": COMPLETED, "bob": COMPLETED}
 
 
 # ── Message bus ───────────────────────────────────────────────────────────────── from s15 ──
@@ -1076,6 +1090,7 @@ def kill_group(process):
 # ── Turn ──────────────────────────────────────────────────────────────────────── from s15 ──
 
 MAX_ROUNDS = 40              # model calls in one turn
+HARNESS_TAGS = "message|wrap_up|task"     # only the harness writes these (two in later lessons)
 
 
 def take_turn(agent):
@@ -1145,10 +1160,15 @@ def hear(agent, messages):
 def as_words(msg):
     """A message as a model sees it: tagged with its sender, never as the person's own words."""
     tags = {"from": msg["from"], "type": msg["type"], **msg["metadata"]}
-    attributes = "".join(f' {key}="{html.escape(str(tags[key]))}"'
-                         for key in ("from", "type", "request_id", "approve") if key in tags)
-    content = re.sub(r"<(?=\s*/?\s*message\b)", "&lt;", msg["content"], flags=re.IGNORECASE)
-    return f"<message{attributes}>{content}</message>"
+    return tagged("message", msg["content"], **{
+        key: tags[key] for key in ("from", "type", "request_id", "approve") if key in tags})
+
+
+def tagged(tag, content, **attributes):
+    """Content in a tag of the harness; what looks like such a tag in it is made harmless."""
+    shown = "".join(f' {key}="{html.escape(str(value))}"' for key, value in attributes.items())
+    content = re.sub(rf"<(?=\s*/?\s*({HARNESS_TAGS})\b)", "&lt;", content, flags=re.IGNORECASE)
+    return f"<{tag}{shown}>{content}</{tag}>"
 
 
 # ── Model ─────────────────────────────────────────────────────────────────────── from s15 ──
@@ -1256,8 +1276,8 @@ def waiting():
 
 
 def at_work():
-    """Whether a living teammate is not idle or has mail."""
-    return any(member.state != IDLE or BUS.has_mail(member.name) for member in living())
+    """Whether a living teammate is not idle or is about to wake up."""
+    return any(member.state != IDLE or member.has_work() for member in living())
 
 
 def until_rest():
@@ -1346,7 +1366,6 @@ TEAMMATE_COLOUR = "32"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 MAX_SHOWN = 300                # characters of a message or an argument
 TYPING = ""                    # the prompt at which the person is typing now
-DEMO = None                    # the lines that --demo still has to type
 
 
 def show(text="", colour=""):
@@ -1370,7 +1389,7 @@ def ask(prompt):
     """A line from the person, or None at the end of input."""
     global TYPING
     if DEMO is not None:
-        line = DEMO.pop(0) if DEMO else None
+        line = demo_line()
         show(f"{prompt}{line or ''}")
         if line == "^C":
             raise KeyboardInterrupt
@@ -1448,12 +1467,12 @@ def main():
         signal.signal(getattr(signal, name), lambda *_: sys.exit(1))
     try:
         talk()
-        as_told = {member.name: member.state for member in TEAM.values()} == DEMO_END
+        succeeded = not options.demo or as_told()
         leave()
     except OSError as error:
         sys.exit(f"The inboxes cannot be used any more: {error}")
     PRINTING.acquire()                           # a daemon that prints while Python ends crashes it
-    return 0 if as_told or not options.demo else 1
+    return 0 if succeeded else 1
 
 
 def end_commands():

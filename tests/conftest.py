@@ -33,16 +33,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line(       # no thread may end with a traceback
-        "filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
-
-
-def pytest_configure(config):
     """A mistyped --lesson would test the original and say that all is well."""
     for option in config.getoption("--lesson"):
         name, _, path = option.partition("=")
         if name not in LESSONS or not Path(path).is_file():
             raise pytest.UsageError(f"--lesson {option}: say {'|'.join(LESSONS)}=PATH of a file.")
+    config.addinivalue_line(       # no thread may end with a traceback
+        "filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def lesson_path(config, name):
