@@ -1434,6 +1434,23 @@ def excerpt(text):
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}… ({len(text)} characters)"
 
 
+# ── Options ───────────────────────────────────────────────────────────────────── from s15 ──
+
+# May be skipped at first reading.
+
+def read_options():
+    """What the command line asks for."""
+    global DEMO, ALLOW_ALL
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--offline", action="store_true", help="let the offline model answer")
+    parser.add_argument("--demo", action="store_true", help="type the chapter's prompts by itself")
+    parser.add_argument("--yes", action="store_true", help="allow commands without asking")
+    parser.add_argument("--workdir", metavar="PATH", default="workspace", help="where agents work")
+    options = parser.parse_args()
+    DEMO, ALLOW_ALL = list(DEMO_LINES) if options.demo else None, options.yes
+    return options
+
+
 # ── Start ─────────────────────────────────────────────────────────────────────── from s15 ──
 
 # May be skipped at first reading.
@@ -1442,19 +1459,12 @@ OFFLINE_MODEL = Path(__file__).resolve().parent.parent / "tools" / "offline_mode
 
 
 def main():
-    global DEMO, ALLOW_ALL
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--offline", action="store_true", help="let the offline model answer")
-    parser.add_argument("--demo", action="store_true", help="type the chapter's prompts by itself")
-    parser.add_argument("--yes", action="store_true", help="allow commands without asking")
-    parser.add_argument("--workdir", metavar="PATH", default="workspace", help="where agents work")
-    options = parser.parse_args()
+    options = read_options()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")
     with contextlib.suppress(ImportError):
         import readline                          # arrow keys at the prompt, where it exists
         readline.parse_and_bind("set convert-meta off")     # else LC_ALL=C breaks what is not ASCII
-    DEMO, ALLOW_ALL = list(DEMO_LINES) if options.demo else None, options.yes
     try:
         use_workspace(options.workdir)
     except OSError as error:
