@@ -177,15 +177,15 @@ def needs(tasks, ids):
 
 
 def obstacle(task, tasks, role):
-    """Why nobody of this role can claim the task now, as a sentence, or None."""
+    """Why nobody of this role can claim the task now, as the end of a sentence, or None."""
     if task.status != PENDING_TASK or task.owner:
-        return f"Task {task.id} is {task.status}" + (f" by {holder(task)}." if task.owner else ".")
+        return f"{task.status} by {holder(task)}" if task.owner else task.status
     missing = [need for need in task.blocked_by
                if need not in tasks or tasks[need].status != DONE]
     if missing:
-        return f"Task {task.id} is blocked by {', '.join(missing)}."
+        return f"blocked by {', '.join(missing)}"
     if not fits(task, role):
-        return f"Task {task.id} is for the role '{task.required_role}'."
+        return f"for the role '{task.required_role}'"
 
 
 def fits(task, role):
@@ -193,20 +193,16 @@ def fits(task, role):
 
 
 def holder(task):
-    """Who has a task, and what a person can do if that run has ended (rule 10)."""
+    """Who has a task, and what can be done if that run has ended (rule 10)."""
     name, _, run = task.owner.partition("@")
     return name if run == RUN or task.status == DONE else (
-        f"{name} of the run {run} (if that has ended: /tasks release {task.id})")
-
-
-def owner(agent):
-    return f"{agent.name}@{RUN}"
+        f"{name} of the run {run}; if that has ended: release_task, or /tasks release {task.id}")
 
 
 def in_hand(agent, tasks):
     """The tasks that an agent has claimed and not completed."""
     return [task for task in tasks.values()
-            if task.status == IN_PROGRESS and task.owner == owner(agent)]
+            if task.status == IN_PROGRESS and task.owner == f"{agent.name}@{RUN}"]
 
 
 def claim(agent, task, tasks):
@@ -214,11 +210,12 @@ def claim(agent, task, tasks):
 
     This and the next function are called with the board in hand.
     """
-    if fault := obstacle(task, tasks, agent.role):
-        raise PermissionError(fault)
+    if why := obstacle(task, tasks, agent.role):
+        raise PermissionError(f"Task {task.id} is {why}.")
     agent.check()                                    # who was cut off takes nothing any more
-    task.status, task.owner, agent.reminders = IN_PROGRESS, owner(agent), 0
+    task.status, task.owner = IN_PROGRESS, f"{agent.name}@{RUN}"
     agent.claimed.add(task.id)
+    agent.reminders = 0
     save(task)
 
 
@@ -274,8 +271,10 @@ def scan_unclaimed_tasks(agent) -> str:
 def task_line(task, tasks):
     why = obstacle(task, tasks, task.required_role)
     if not why and task.required_role and not any(fits(task, member.role) for member in living()):
-        why = f"It is for the role '{task.required_role}', which nobody on the team has."
-    return f"{task.id} [{task.status}] {task.subject}" + (f" — {why}" if why else "")
+        why = f"for the role '{task.required_role}', which nobody on the team has"
+    if task.status == PENDING_TASK:
+        why = f"pending, {why}" if why else "pending"
+    return f"{task.id} {task.subject} [{why}]"
 
 
 @tool("lead", "teammate")
@@ -372,56 +371,11 @@ def may_come_free(agent, tasks):
                for need in needs(tasks, task.blocked_by) & tasks.keys())
 
 
-# ── Deadlines ──────────────────────────────────────────────────────────────────────── new ──
-
-TIME_LIMITS = {"shutdown": 60.0}     # seconds; a plan waits for as long as the person does
-
-
-def start_clock(state):
-    """Give a request its time limit, if its type has one. FIPA Request calls it reply-by."""
-    if limit := TIME_LIMITS.get(state.type):
-        clock = threading.Timer(limit, expire, [state])
-        clock.daemon = True
-        clock.start()
-
-
-def expire(state):
-    """Close a shutdown request that was not acknowledged in time. Who comes too late works on."""
-    name = state.target
-    with LOCK:
-        latest = [other for other in pending_requests.values() if other.target == name][-1]
-        if state is not latest or HANDSHAKE.status(name) is not ShutdownStatus.REQUESTED:
-            return
-        withdraw(state.request_id, "not acknowledged in time", "expired")
-        HANDSHAKE.fail(name)
-        BUS.send(name, "lead", f"{name} did not begin to stop in time ({state.request_id} is "
-                 f"expired) and works on. The person can cut it off: /team stop {name} --now")
-    announce()
-
-
-# ── Plan reviewer ──────────────────────────────────────────────────────────────────── new ──
-
-REVIEW = ("You are the lead of a team of agents, and you decide a teammate's plan for the person. "
-          "Approve it if it does what the person asked for and no more. Answer with one line: "
-          "`y`, or `n: ` and what has to be changed.")
-
-
-def lead_decides(state):
-    """The decider that asks the lead's model once: (approve, feedback). No clear answer is a no."""
-    words = [message["content"] for message in LEAD.history if message["role"] == "user"]
-    asked = [line for line in words if isinstance(line, str) and not line.startswith("<message")]
-    plan = tagged("message", state.payload, **{
-        "from": state.sender, "type": "plan_approval_request", "request_id": state.request_id})
-    text, _, _ = ask_model(types.SimpleNamespace(
-        system=lambda: REVIEW, tools=list, history=[{"role": "user", "content": "\n".join(
-            ["The person asked for this:", *asked, "A teammate submits this plan:", plan])}]))
-    return parse_decision(text) or (False, f"The lead gave no clear answer: {text or 'no words'}")
-
-
 # ── Protocol requests ─────────────────────────────────────────────────── changed from s16 ──
 
 ANSWERS = {"shutdown_response": "shutdown", "plan_approval_response": "plan_approval"}
 REQUEST_NUMBERS = itertools.count(1)
+TIME_LIMITS = {"shutdown": 60.0}     # seconds; a plan waits for as long as the person does
 
 
 @dataclass
@@ -498,6 +452,28 @@ def settle(state, status, feedback):
     BUS.ring(state.sender)
     BUS.ring(state.target)
     return state
+
+
+def start_clock(state):
+    """Give a request its time limit, if its type has one. FIPA Request calls it reply-by."""
+    if limit := TIME_LIMITS.get(state.type):
+        clock = threading.Timer(limit, expire, [state])
+        clock.daemon = True
+        clock.start()
+
+
+def expire(state):
+    """Close a shutdown request that was not acknowledged in time. Who comes too late works on."""
+    name = state.target
+    with LOCK:
+        latest = [other for other in pending_requests.values() if other.target == name][-1]
+        if state is not latest or HANDSHAKE.status(name) is not ShutdownStatus.REQUESTED:
+            return
+        withdraw(state.request_id, "not acknowledged in time", "expired")
+        HANDSHAKE.fail(name)
+        BUS.send(name, "lead", f"{name} did not begin to stop in time ({state.request_id} is "
+                 f"expired) and works on. The person can cut it off: /team stop {name} --now")
+    announce()
 
 
 # ── Shutdown handshake ────────────────────────────────────────────────────────── from s16 ──
@@ -1013,6 +989,9 @@ LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many,
 # ── Team commands ─────────────────────────────────────────────────────── changed from s16 ──
 
 LEAVE_LIMIT = 10.0           # seconds that teammates have to wrap up when the person leaves
+REVIEW = ("You are the lead of a team of agents, and you decide a teammate's plan for the person. "
+          "Approve it if it does what the person asked for and no more. Answer with one line: "
+          "`y`, or `n: ` and what has to be changed.")
 
 
 def active(name):
@@ -1069,6 +1048,18 @@ def plan_decider(state):
     show("┌─ Plan Review " + "─" * 50 + "\n" + "".join(f"│ {line}\n" for line in lines)
          + "├" + "─" * 64 + "\n│ [y] approve   [n] reject, or  n: why\n└" + "─" * 64, "ask")
     return ask_until("  > ", parse_decision) or parse_decision(None)
+
+
+def lead_decides(state):
+    """The decider that asks the lead's model once: (approve, feedback). No clear answer is a no."""
+    words = [message["content"] for message in LEAD.history if message["role"] == "user"]
+    asked = [line for line in words if isinstance(line, str) and not line.startswith("<message")]
+    plan = tagged("message", state.payload, **{
+        "from": state.sender, "type": "plan_approval_request", "request_id": state.request_id})
+    text, _, _ = ask_model(types.SimpleNamespace(
+        system=lambda: REVIEW, tools=list, history=[{"role": "user", "content": "\n".join(
+            ["The person asked for this:", *asked, "A teammate submits this plan:", plan])}]))
+    return parse_decision(text) or (False, f"The lead gave no clear answer: {text or 'no words'}")
 
 
 def parse_decision(line):

@@ -75,7 +75,7 @@ def test_a_task_that_came_free_wakes_who_is_idle(stage, no_look):               
     status(stage, "completed", 2)
     [result] = results_of(stage.calls("alice")[2])
     assert result["content"].splitlines() == [
-        "Task 1 is completed.", "It can be claimed now: 2 [pending] two"]
+        "Task 1 is completed.", "It can be claimed now: 2 two [pending]"]
 
 
 def test_a_task_of_another_process_is_found_at_the_next_look(stage, monkeypatch):
