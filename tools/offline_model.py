@@ -447,7 +447,8 @@ def serve(policy, port=0):
 
 # ── The player: what a request tells ─────────────────────────────────
 
-MAIL = re.compile(r"<message\b([^>]*)>(.*?)</message>", re.DOTALL)
+MAIL = re.compile(r"<(message|task)\b([^>]*)>(.*?)</\1>", re.DOTALL)
+ESCAPED = re.compile(r"&lt;(?=\s*/?\s*(?:message|wrap_up|task)\b)")     # a tag made harmless
 WRAP_UP = re.compile(r"<wrap_up\b.*?</wrap_up>", re.DOTALL)
 ANSWER = "answer"       # stands in a story where a text ended a turn
 
@@ -473,11 +474,11 @@ class Done:
 
 
 def letters(words):
-    """The mail in a text, then the person's own words."""
-    for attributes, content in MAIL.findall(words):
+    """The mail and the tasks in a text, then the person's own words."""
+    for tag, attributes, content in MAIL.findall(words):
         named = dict(re.findall(r'(\w+)="([^"]*)"', attributes))
-        yield Mail(html.unescape(named.get("from", "?")), named.get("type", "message"),
-                   re.sub(r"&lt;(?=\s*/?\s*message\b)", "<", content).strip(), named)
+        yield Mail(html.unescape(named.get("from", "?")), named.get("type", tag),
+                   ESCAPED.sub("<", content).strip(), named)
     if WRAP_UP.search(words):
         yield Mail("", "wrap_up", "")
     if rest := WRAP_UP.sub("", MAIL.sub("", words)).strip():
@@ -546,7 +547,8 @@ class Scene:
         # The person's last words replace those before; what reaches a teammate in mid-turn adds up.
         start = max(told, 0) if self.name == "lead" else answered
         self.before, since = self.story[:start], self.story[start:]
-        self.orders = [event.text for event in since if self.tells(event)]
+        self.told = [event for event in since if self.tells(event)]
+        self.orders = [event.text for event in self.told]
         self.done = last_plans(event for event in since if isinstance(event, Done))
         self.is_new = told >= answered
         self.wraps_up = any(isinstance(event, Mail) and event.type == "wrap_up"
@@ -555,8 +557,8 @@ class Scene:
         self.chinese = any(map(is_chinese, self.orders or heard[-1:]))
 
     def tells(self, event):
-        """Whether an event is an order: the person's words, for a teammate any message."""
-        types = ["words"] if self.name == "lead" else ["words", "message"]
+        """Whether an event is an order: the person's words, for a teammate a message or a task."""
+        types = ["words"] if self.name == "lead" else ["words", "message", "task"]
         return isinstance(event, Mail) and event.type in types
 
     def say(self, key, /, **fields):
@@ -650,27 +652,44 @@ class Intent:
         """The match of one of the forms at a place."""
         return next((m for form in self.forms if (m := form.match(words, start))), None)
 
+    def search(self, words):
+        """The same anywhere in the words."""
+        return next((m for form in self.forms if (m := form.search(words))), None)
+
 
 class Reading:
     """What an agent makes of its orders: the blocks they ask for, and what stays unclear."""
 
     def __init__(self, scene):
         self.scene, self.blocks, self.unclear, self.spawned = scene, [], [], []
+        self.listing = False        # whether the words that follow are tasks for the board
         self.names = [str(done.input.get("name") or done.input.get("to"))
                       for done in calls_of(scene.before, "spawn_teammate", "send_message")]
         self.file = next((str(done.input.get("path")) for done in
                           reversed(calls_of(scene.before, "read_file", "write_file"))), None)
-        for self.order in scene.orders:
-            self.read(self.order)
+        for event in scene.told:
+            self.order = event.text
+            done, unclear = len(self.blocks), len(self.unclear)
+            self.read(event.text)
+            if event.type == "task":
+                understood = len(self.blocks) > done and len(self.unclear) == unclear
+                self.blocks.append(call("complete_task" if understood else "release_task",
+                                        task_id=event.tags["id"]))
 
     def read(self, order):
         """Read an order piece by piece; to the lead, what it tells a teammate is one piece."""
         if self.scene.name != "lead":
             self.obey_pieces(order, TEAMMATE)
             return
+        if TASKS[0].search(order):
+            order = NUMBERED.sub("; ", order)
         for sentence in split(order, SENTENCE_END, LEAD + WORK):
             for piece in split(sentence, JOINT, LEAD):
-                if not self.obey(piece, [*LEAD, ADDRESS]):
+                if any(row.match(piece) for row in LEAD):
+                    self.listing = False
+                if self.listing:
+                    put_on_board(piece, self)
+                elif not self.obey(piece, [*LEAD, ADDRESS]):
                     self.obey_pieces(piece, WORK)
 
     def obey_pieces(self, words, rows):
@@ -887,6 +906,74 @@ def review(match, reading):
                  feedback=why)]
 
 
+def create_tasks(match, reading):
+    """Tasks for the board: those that the words name, otherwise as many as they say."""
+    rest = match.string[match.end():]
+    if TAIL.sub("", rest).strip():
+        reading.listing = True
+        put_on_board(re.sub(r"^[\s:：，,]*(?:to\b)?", "", rest), reading)
+        return []
+    number = match["number"] or "3"
+    for n in range(1, (NUMBERS.get(number.lower()) or int(number)) + 1):
+        key = f"task {n}"
+        put_on_board(reading.scene.say(key if key in PHRASES else "task", n=n), reading)
+    return []
+
+
+def put_on_board(words, reading):
+    """Add a create_task for each item of a list; what the items wait for is said beside them."""
+    waits, items = [], split(words, JOINT, [*WORK, BEFORE_IT])
+    if len(items) == 1 and not any(row.match(words) for row in WORK):
+        items = ITEM_END.split(words)
+    for item in items:
+        waits += [TAIL.sub("", found[found.lastgroup]) for found in AFTER.finditer(item)]
+        if not re.fullmatch(rf"(?:{POLITE}|[;:；：、])*", AFTER.sub("", item), re.I | re.A):
+            reading.blocks.append(new_task(AFTER.sub("", item), waits, reading))
+            waits = []
+
+
+def new_task(words, waits, reading):
+    """The call that creates a task; for what it waits is given as places among all new ones."""
+    earlier = [block["input"]["subject"] for block in reading.blocks
+               if block.get("name") == "create_task"]
+    places = [place for wait in waits for place in meant(wait, earlier)]
+    if THEN.match(words) and earlier and not waits:
+        places = [len(earlier) - 1]
+    role = FOR_ROLE.search(words)
+    words = re.sub(rf"^(?:{POLITE})*", "", FOR_ROLE.sub("", words), flags=re.I | re.A)
+    if not any(row.match(words) for row in WORK):
+        words = reading.scene.say("write it", words=words.strip())
+    return call("create_task", subject=TAIL.sub("", polished(words, is_chinese(words))),
+                **({"blocked_by": places} if places else {}),
+                **({"required_role": role[role.lastgroup]} if role else {}))
+
+
+def meant(words, tasks):
+    """The places of the tasks that words name: by number, by a word that they share, or all."""
+    if re.search(r"\b(?:all|both|everything|them)\b|都|全部|所有", words, re.I | re.A):
+        return range(len(tasks))
+    found = []
+    for part in re.split(r"\s+and\s+|[,，、和]", words):
+        numbers = [NUMBERS.get(word) or int(word) for word in
+                   re.findall(rf"\b(?:\d{{1,3}}|{'|'.join(NUMBERS)})\b", part.lower())]
+        shared = [len(tokens(part) & tokens(task)) for task in tasks]
+        if numbers and numbers[0] <= len(tasks):
+            found.append(numbers[0] - 1)
+        elif any(shared):
+            found.append(shared.index(max(shared)))
+    return found
+
+
+def tokens(words):
+    """The words and signs by which a task is known."""
+    return set(re.findall(rf"[a-z0-9]+|{CJK}", words.lower())) - NO_NAMES - NO_SIGNS
+
+
+def give_back(match, reading):
+    """The call that gives a task back."""
+    return [call("release_task", task_id=match["id"])]
+
+
 def answer(key):
     """The maker of an answer in words."""
     return lambda match, reading: [text(reading.scene.say(
@@ -905,6 +992,42 @@ PLAN = Intent(
     plan)
 JOB = re.compile(r"(?:with|for|on|to\s+do)\s+(?:an?|the)\s+(?P<task>[\w -]+?)\s+(?:task|job)\b",
                  re.IGNORECASE)
+BOARD = r"(?:task\s+)?board\b", "(?:任务板|任务看板|看板|面板|板)[上里]?"
+NUMBERS = {word: place // 3 + 1 for place, word in enumerate(
+    "one first 一 two second 二 three third 三 four fourth 四 five fifth 五 six sixth 六".split())}
+NUMBERS |= {"a": 1, "an": 1, "两": 2}
+AMOUNT = rf"(?P<number>\d{{1,2}}|{'|'.join(NUMBERS)})"
+TASKS = [
+    Intent(rf"(?:create|add|put|make|post|write)\s+(?:{AMOUNT}\s+)?(?:(?:some|new|small)\s+)*"
+           rf"tasks?\b(?:\s+(?:on|to|onto)\s+(?:the|our)\s+{BOARD[0]})?(?:\s+with\s+dependencies)?",
+           rf"(?:[在往向]?{BOARD[1]})?\s*(?:创建|新建|添加|发布|建|放|写)[上下出]?\s*{AMOUNT}?\s*[个项条]?"
+           rf"(?:新的?|小)?任务(?!板)(?:\s*(?:放?[到在])?{BOARD[1]})?", create_tasks),
+    Intent(r"(?:watch|observe|see)\s+(?:how\s+)?(?u:[\w-]+(?:\s+and\s+[\w-]+)?)\s+(?:auto\W?)?"
+           r"(?:claim|work|pick)\b.*|let\s+(?:them|everyone)\s+(?:auto\W?)?(?:claim|pick)\b.*",
+           r"(?:看着?|观察|看看|让)(?:一下)?\s*(?:[她他它]们|大家)?\s*(?:怎么|如何|自己|自动|主动)*\s*"
+           r"(?:认领|领取|抢任务|干活|工作).*", lambda match, reading: []),
+    Intent(rf"(?:show|list|look|check|see|what(?:'s|\s+is|\s+are)?)\s+"
+           rf"(?:(?:me|on|at|all|the|our)\s+)*(?:{BOARD[0]}|tasks\b)",
+           rf"(?:看看|查看|显示|列出|看)(?:一下|所有|当前|的|\s)*(?:{BOARD[1]}|任务)",
+           use("list_tasks")),
+    Intent(r"(?:release|give\s+back|put\s+back)\s+task\s+#?(?P<id>\w+)",
+           r"(?:释放|放回|归还|退回)\s*任务\s*#?(?P<id>\w+)", give_back),
+]
+NUMBERED = re.compile(r"(?:^|(?<=[\s:：;；]))\(?\d{1,2}[.)、]\s*", re.ASCII)
+ITEM_END = re.compile(r"\s*[,，、;；]\s*(?:and\s+)?|\s+and\s+|[和与]", re.IGNORECASE)
+THEN = re.compile(r"(?:[\s,;，。；]|and\b)*then\b|\W*(?:然后|接着|随后|再)", re.IGNORECASE | re.ASCII)
+BEFORE_IT = (
+    r"[\s,(]*\b(?:after|once|as\s+soon\s+as|depend(?:s|ing)\s+on)\s+(?P<en>[^,;:()]+)\)?"
+    r"|(?:[在等])?\s*(?P<zh>[^，。；：（）]{1,24}?)\s*(?:(?:完成|做完|[写建做]?好)了?之?以?后|[之以]后)[，,]?\s*再?")
+AFTER = re.compile(rf"{BEFORE_IT}|[（(，,]?\s*依赖\s*(?P<need>[^，。；（）()]+)[）)]?", re.I | re.A)
+BEFORE_IT = re.compile(BEFORE_IT, re.I | re.A)
+ROLES = "tester|coder|programmer|developer|dev|engineer|writer|reviewer|designer|analyst|researcher"
+FOR_ROLE = re.compile(
+    rf"[\s,(]*\b(?:for|by)\s+(?:an?|the)\s+(?P<en>(?:[\w-]+\s+)?(?:{ROLES}))\b(?:\s+only)?\)?\s*:?"
+    r"|[（(，,]?\s*只?能?(?:由|给|交给)\s*(?P<zh>测试|后端|前端|开发|设计|评审|审查|运维)(?:员|工程师|人员)?"
+    r"(?:来?[做完]成?)?[）)]?[：:]?", re.IGNORECASE)
+NO_SIGNS = {"is", "are", "be", "done", "ready", "finished", "task", "file", "create", "write", "of",
+            "called", "in", "on", "to", "for", *"的写创建在了一个文件任务好"}
 SHUT_DOWN, GUAN_JI = r"shut\s?-?down|stop", "关机|关停|停机|收工|下班|停止工作|停下来"
 TALK = [
     Intent(r"who(?:'s|\s+is|\s+are)?\b[^.]{0,40}\b(?:team|here|teammates?|there|working)\b"
@@ -974,6 +1097,7 @@ LEAD = [
            r"(?:(?:审[阅查核批]|看)[^，。]{0,4}?)?(?P<verdict>批准|通过|同意|拒绝|驳回)"
            r"(?:[^，：:,因]*?(?:[，,：:]|因为|理由是)(?:因为|理由是)?\s*(?P<why>.+)|[^，：:,]*$)"
            r"|审[阅查核]", review),
+    *TASKS,
     *TALK,
     Intent(r"(?!)", rf"{ZH_WHO}\s*(?P<task>(?:提交|提出|提|给出|写)[^，。]*?(?:计划|方案).*)", tell),
     Intent(rf"(?P<who>she|he|they|her|his|their)\s+(?:should|must|shall|needs?\s+to|ha(?:s|ve)\s+to"
@@ -985,7 +1109,7 @@ TEAMMATE = [
     Intent(r"report|tell\s+(?:me|us|the\s+lead|lead)\b|let\s+(?:me|us|the\s+lead)\s+know|how\s+far",
            r"(?:告诉|通知|向)\s*(?:我|lead)|汇报|报告(?!\.|\s*文件)|进展",
            lambda match, reading: []),      # its last words go to the lead by themselves
-    PLAN, *WORK, *TALK,
+    PLAN, *TASKS, *WORK, *TALK,
     Intent(r"(?:hi|hello|hey|introduce|good\s+(?:morning|day|evening))\b",
            r"你好|您好|嗨|大家好|(?:自我)?介绍", answer("hello")),
     Intent(r"(?:thanks?|thx|well\s+done|good\s+(?:job|work)|great|nice|perfect|bravo|bye)\b",
@@ -997,6 +1121,7 @@ TEAMMATE = [
 # ── The player: what it puts into a file ─────────────────────────────
 
 USUAL_NAMES = [     # what is asked for -> the file's name, if nobody says it
+    (r"\btests?\b|测试", "tests.py"), (r"\bconfig\w*|配置", "config.py"),
     (r"\btables?\b|\bschema\b|表", "schema.sql"), (r"\bfunction\b|\bscript\b|函数|脚本", "main.py"),
     (r"\breport\b|报告", "report.md"), (r"\bnotes?\b|笔记", "notes.md"),
     (r"\bfile\b|文件", "notes.txt"),
@@ -1089,6 +1214,11 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
     "submit_plan": ("My plan: {result}", "我的计划：{result}"),
     "submit_plan!": ("My plan was not approved: {result}", "我的计划没有通过：{result}"),
+    "create_task": ("Task {task} is on the board: {subject}", "任务 {task} 已放上任务板：{subject}"),
+    "claim_task": ("I have claimed task {task_id}.", "已认领任务 {task_id}。"),
+    "complete_task": ("Task {task_id} is completed.", "任务 {task_id} 已完成。"),
+    "release_task": ("Task {task_id} is back on the board.", "任务 {task_id} 已放回任务板。"),
+    "list_tasks": ("The board:\n{result}", "任务板：\n{result}"),
     "list_teammates": ("The team:\n{result}", "团队成员：\n{result}"),
     "bash": ("`{command}` printed:\n{result}", "`{command}` 的输出：\n{result}"),
     "bash!": ("`{command}` did not succeed: {result}", "`{command}` 没有执行成功：{result}"),
@@ -1115,6 +1245,13 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "skipped": ("I left out {tool} ({about}), because what it needs had failed.",
                 "因为前面的步骤失败了，{tool}（{about}）没有做。"),
     "no tool": ("I have no tool {tool} here, so I left that out.", "我没有 {tool} 工具，这一步没有做。"),
+    "task 1": ("Create a file called schema.sql with a users table",
+               "创建一个名为 schema.sql 的文件，里面有一张 users 表"),
+    "task 2": ("Create a file called config.py", "创建一个名为 config.py 的文件"),
+    "task 3": ("Create a file called test_schema.py after the schema",
+               "等 schema 写好后再创建一个名为 test_schema.py 的文件"),
+    "task": ("Create a file called part_{n}.md", "创建一个名为 part_{n}.md 的文件"),
+    "write it": ("Write {words}", "写{words}"),
     "role": ("assistant", "助手"),
     "job": ("Do the {task} task.", "做{task}任务。"),
     "plan refactoring": (
@@ -1129,6 +1266,7 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "farewell": ("This is my last report.", "这是我的收尾报告。"),
     "farewell nothing": ("I have done nothing yet.", "我还没有做什么。"),
     "farewell undone": ("Left undone: {words}", "没有做的：{words}"),
+    "verdict": ("n: add a step that checks the result", "n：加一步，检查结果"),
     "wait": ("Introduce yourself and wait for a task.", "先介绍一下自己，然后等待任务。"),
     "hello": ("Hello, I am {name}, {role}. I am ready for a task.", "你好，我是 {name}，{role}，随时可以开工。"),
     "thanks": ("Thank you! I am ready for more.", "谢谢！还有任务的话随时叫我。"),
@@ -1149,6 +1287,7 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
         "这个任务我没有看懂。我是离线模型，只按规则应答，不是聊天模型。我会创建文件、读取文件、运行命令和发消息，"
         "例如：读取 schema.sql，然后运行 `ls -l`。"),
 }
+TASK_ID = re.compile(r"^Task (\w+) is on")      # in the result of create_task
 MISSING = re.compile(r"no such file|not found|not exist|cannot find|不存在", re.IGNORECASE)
 SHOWN_LINES, SHOWN_LENGTH = 12, 1000        # of a result, when it is told
 
@@ -1167,7 +1306,7 @@ def told(done, scene):
     first = str(done.input.get("content", "")).partition("\n")[0]
     return scene.say(next(key for key in keys if key in PHRASES),
                      **{**done.input, "tool": done.tool, "result": shortened(done.result),
-                        "first": first})
+                        "first": first, "task": "".join(TASK_ID.findall(done.result))})
 
 
 def inbox_told(done, scene):
@@ -1216,7 +1355,7 @@ def report(scene, reading, skipped):
 
 def subject(arguments):
     """The agent or the file that a call is about."""
-    return next((str(arguments[key]) for key in ("name", "to", "teammate", "path")
+    return next((str(arguments[key]) for key in ("name", "to", "teammate", "path", "task_id")
                  if key in arguments), "")
 
 
@@ -1224,6 +1363,8 @@ def progress(steps, scene):
     """The step to take now, or None, and the steps that cannot be taken, each with the reason."""
     finished, failed, skipped = iter(scene.done), set(), []
     for step in steps:
+        if step["name"] == "complete_task" and failed:
+            step = call("release_task", **step["input"])
         words = " ".join(map(str, step["input"].values())).split()
         if step["name"] not in scene.tools:
             skipped.append(("no tool", step))
@@ -1248,7 +1389,12 @@ def revised(step, done, scene):
 
 
 def ready(step, scene):
-    """The step, as soon as it can be taken: a review needs a plan that has come."""
+    """The step, as soon as it can be taken: a review needs a plan that has come, a task the ids
+    of those before it."""
+    if "blocked_by" in step["input"]:
+        ids = [TASK_ID.findall(done.result) for done in scene.done if done.tool == "create_task"]
+        needed = [id for place in step["input"]["blocked_by"] for id in ids[place]]
+        return call("create_task", **{**step["input"], "blocked_by": needed})
     if step["name"] != "review_plan":
         return step
     decided = {done.input.get("request_id") for done in calls_of(scene.story, "review_plan")}
@@ -1270,11 +1416,21 @@ def farewell(scene):
     return "\n".join(lines)
 
 
+def verdict(plan, scene):
+    """The decision on a plan: it has to say how the result is checked."""
+    sound = re.search(r"test|check|测试|检查", plan, re.IGNORECASE)
+    return "y" if sound else scene.say("verdict")
+
+
 def player(request):
     """The policy of a rule-based model: the next step of its orders, or a report."""
     scene = Scene(request)
     if scene.wraps_up:
         return farewell(scene)
+    plans = [event.text for event in scene.story if isinstance(event, Mail)
+             and event.type == "plan_approval_request"]
+    if plans and not scene.tools:
+        return verdict(plans[-1], scene)
     reading = Reading(scene)
     steps = [block for block in reading.blocks if block["type"] == "tool_use"]
     step, skipped = progress(steps, scene)

@@ -1,0 +1,122 @@
+"""The offline player fills the board and works it off, in English and Chinese."""
+
+import pytest
+from conftest import until
+from offline_model import player
+from protocols import come_to_rest
+from test_board import on_disk
+from test_deadlines import plan_that_waits
+
+LESSON = "s17"
+
+
+@pytest.fixture
+def troupe(stage):
+    """A function that says something to a lead which the player plays, until the team is at rest."""
+    stage.server.policy = player
+
+    def say(words):
+        stage.say(words)
+        come_to_rest(stage)
+        return stage
+    return say
+
+
+def subjects(stage):
+    return [task["subject"] for _, task in sorted(on_disk(stage).items())]
+
+
+@pytest.mark.parametrize("words, number, names, subject", [
+    ("Create 3 tasks on the board, then spawn alice and bob. Watch them auto-claim and work.",
+     3, ["alice", "bob"], "Create a file called schema.sql with a users table"),
+    ("Put five tasks on the board. Spawn carol as a tester, and watch her claim them.",
+     5, ["carol"], "Create a file called schema.sql with a users table"),
+    ("在任务板上创建 3 个任务，然后派生 alice 和 bob，看他们自动认领、干活。",
+     3, ["alice", "bob"], "创建一个名为 schema.sql 的文件，里面有一张 users 表"),
+    ("在看板上放两个任务，再派生小明。看他自己认领。",
+     2, ["小明"], "创建一个名为 schema.sql 的文件，里面有一张 users 表"),
+])
+def test_tasks_that_nobody_named_are_made_up_and_worked_off(troupe, words, number, names, subject):
+    stage = troupe(words)
+    assert sorted(stage.TEAM) == sorted(names) and subjects(stage)[0] == subject
+    assert [task["status"] for task in on_disk(stage).values()] == ["completed"] * number
+    assert len([path for path in stage.workspace.iterdir() if path.is_file()]) == number
+    if number > 2:
+        assert on_disk(stage)["3"]["blocked_by"] == ["1"]
+
+
+@pytest.mark.parametrize("words, tasks", [      # (subject, what it waits for, role)
+    ("Create 3 tasks on the board: create schema.sql with a users table, create config.py, then "
+     "write the tests after the schema.",
+     [("Create schema.sql with a users table", [], ""), ("Create config.py", [], ""),
+      ("Write the tests", ["1"], "")]),
+    ("Put two tasks on the board: write config.py; write the docs for a writer.",
+     [("Write config.py", [], ""), ("Write the docs", [], "writer")]),
+    ("Create a task for a tester: check if schema.sql exists.",
+     [("Check if schema.sql exists", [], "tester")]),
+    ("Create 3 tasks: schema, config and tests.",
+     [("Write schema", [], ""), ("Write config", [], ""), ("Write tests", [], "")]),
+    ("Create 2 tasks: write the config, and then write the tests.",
+     [("Write the config", [], ""), ("Write the tests", ["1"], "")]),
+    ("Add tasks to the board: 1. create a.txt 2. create b.txt after 1 3. read b.txt once both are "
+     "done", [("Create a.txt", [], ""), ("Create b.txt", ["1"], ""),
+              ("Read b.txt", ["1", "2"], "")]),
+    ("在任务板上放三个任务：创建 schema.sql，创建 config.py，等 schema 写好后再写测试（由测试做）。",
+     [("创建 schema.sql", [], ""), ("创建 config.py", [], ""), ("写测试", ["1"], "测试")]),
+    ("创建 3 个任务：1、建 users 表；2、写后端配置；3、写测试，依赖 1 和 2。",
+     [("建 users 表", [], ""), ("写后端配置", [], ""), ("写测试", ["1", "2"], "")]),
+    ("创建两个任务：写配置，然后写测试。", [("写配置", [], ""), ("写测试", ["1"], "")]),
+])
+def test_tasks_are_read_with_what_they_wait_for_and_their_role(troupe, words, tasks):
+    stage = troupe(words)
+    assert [(task["subject"], task["blocked_by"], task["required_role"])
+            for _, task in sorted(on_disk(stage).items())] == tasks
+    assert [path for path in stage.workspace.iterdir() if path.is_file()] == []
+
+
+def test_roles_decide_who_takes_what(troupe):
+    stage = troupe("Create 3 tasks: write config.py; write test_a.py for a tester; write the docs for "
+                   "a designer. Spawn alice as a developer and bob as a tester.")
+    first, second, third = [task for _, task in sorted(on_disk(stage).items())]
+    assert second["owner"].startswith("bob@") and first["status"] == second["status"] == "completed"
+    assert (third["status"], third["owner"]) == ("pending", None)
+
+
+@pytest.mark.parametrize("subject", ["Fly to the moon", "Check whether nothing.txt exists",
+                                     "飞到月球上去"])
+def test_what_the_player_cannot_do_it_gives_back_and_says_so(troupe, subject):
+    stage = troupe("Spawn alice.")
+    stage.lesson.create_task(stage.LEAD, subject)
+    until(lambda: "1" in stage.TEAM["alice"].claimed)
+    come_to_rest(stage)
+    assert (on_disk(stage)["1"]["status"], on_disk(stage)["1"]["owner"]) == ("pending", None)
+    report = stage.mail("result")[-1]["content"]
+    assert "back on the board" in report or "放回" in report
+
+
+@pytest.mark.parametrize("words, told", [
+    ("Show me the board.", "1 one [pending]"), ("看看任务板。", "1 one [pending]"),
+    ("What tasks are there?", "1 one [pending]")])
+def test_the_lead_shows_the_board(troupe, capsys, words, told):
+    stage = troupe("Hello!")
+    stage.lesson.create_task(stage.LEAD, "one")
+    capsys.readouterr()
+    troupe(words)
+    assert told in capsys.readouterr().out
+
+
+def test_the_lead_gives_a_task_back(troupe):
+    stage = troupe("Hello!")
+    stage.lesson.create_task(stage.LEAD, "one")
+    stage.lesson.claim_task(stage.LEAD, "1")
+    troupe("Release task 1.")
+    assert on_disk(stage)["1"]["status"] == "pending"
+
+
+@pytest.mark.parametrize("title, status", [("Refactor, then test", "approved"),
+                                           ("Refactor", "rejected")])
+def test_as_a_reviewer_the_player_wants_the_result_to_be_checked(troupe, title, status):
+    stage = troupe("Hello!")
+    task, state = plan_that_waits(stage, title=title)
+    stage.lesson.review_plans(stage.lesson.lead_decides)
+    assert state.status == status
