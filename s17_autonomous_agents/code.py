@@ -759,7 +759,7 @@ class Teammate:
             announce()
 
     def rest(self):
-        """Sleep until there is work or was too little. IDLE is set in the step that finds none."""
+        """Sleep until there is work or the idle limit. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
             self.idle_since = time.monotonic()
@@ -1093,7 +1093,10 @@ def leave():
         member.stop()
     with board() as tasks:
         give_back(*in_hand(LEAD, tasks))
+        left = sum(task.status != DONE for task in tasks.values())
     consume_lead_inbox()
+    if left:
+        show(f"{left} task(s) on the board are not completed; the next run finds them.")
     if BUS.folder.exists():
         show(f"The record of this run: {BUS.folder}")
     show("Goodbye.")
