@@ -1,6 +1,6 @@
 """Measures what the lessons promise: latency, idle load, start-up. Prints figures, judges nothing.
 
-    python tools/bench.py                      all measurements of lesson s16
+    python tools/bench.py                      all measurements of lesson s17
     python tools/bench.py wake idle            only these
     python tools/bench.py --lesson PATH        another code.py
 """
@@ -28,6 +28,7 @@ STARTS = 10
 STOPS = 50
 CROWD = 300              # teammates that are stopped at once
 MAIL = 4_000             # messages by four writers
+TASKS = 100              # on the board
 
 
 class Team:
@@ -43,6 +44,7 @@ class Team:
         spec.loader.exec_module(self.lesson)
         self.folder = tempfile.TemporaryDirectory()
         self.lesson.use_workspace(self.folder.name)
+        self.lesson.show = lambda *_: None       # hundreds of lines would hide the figures
 
     def answer(self, request):
         self.heard.set()
@@ -133,7 +135,6 @@ def crowd(path):
     for number in range(CROWD):
         team.spawn(f"t{number}")
     team.until_rest()
-    team.lesson.show = lambda *_: None       # 600 lines would hide the figures
     begin = time.perf_counter()
     for number in range(CROWD):
         team.lesson.request_shutdown(team.lesson.LEAD, f"t{number}")
@@ -143,6 +144,40 @@ def crowd(path):
     states = {member.state for member in team.lesson.TEAM.values()}
     statuses = {state.status for state in team.lesson.pending_requests.values()}
     return f"{CROWD} teammates stopped at once: {taken:.2f} s, {states}, requests {statuses}"
+
+
+def claim(path):
+    """From create_task to the next model call of who is idle (from s17 on)."""
+    team = Team(path)
+    if not hasattr(team.lesson, "create_task"):
+        return "claim: this lesson has no board"
+    team.lesson.MAX_REMINDERS = 0            # the model only says "ok": the task goes back at once
+    team.spawn("alice")
+    taken = []
+    for number in range(TASKS):
+        team.until_rest()
+        team.heard.clear()
+        begin = time.perf_counter()
+        team.lesson.create_task(team.lesson.LEAD, f"task {number}")
+        team.heard.wait()
+        taken.append((time.perf_counter() - begin) * 1000)
+    return (f"create_task to next model call: {middle_and_worst(taken)}, "
+            f"the first {taken[0]:.1f} ms, the last with {TASKS} tasks {taken[-1]:.1f} ms")
+
+
+def board(path):
+    """The board itself: claim and complete, by one thread."""
+    lesson = Team(path).lesson
+    if not hasattr(lesson, "create_task"):
+        return "board: this lesson has no board"
+    for number in range(TASKS):
+        lesson.create_task(lesson.LEAD, f"task {number}")
+    begin = time.perf_counter()
+    for number in range(TASKS):
+        lesson.claim_task(lesson.LEAD, str(number + 1))
+        lesson.complete_task(lesson.LEAD, str(number + 1))
+    rate = TASKS / (time.perf_counter() - begin)
+    return f"{TASKS} tasks claimed and completed, one by one: {rate:.0f} a second"
 
 
 def prompt(path):
@@ -171,13 +206,14 @@ def demo(path):
         return f"--demo: exit {done.returncode} after {time.perf_counter() - begin:.1f} s"
 
 
-MEASUREMENTS = {"wake": wake, "idle": idle, "mail": mail, "stop": stop, "crowd": crowd, "prompt": prompt, "demo": demo}
+MEASUREMENTS = {function.__name__: function for function in (
+    wake, idle, mail, stop, crowd, claim, board, prompt, demo)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="|".join(MEASUREMENTS))
-    parser.add_argument("--lesson", default=ROOT / "s16_team_protocols" / "code.py", type=Path)
+    parser.add_argument("--lesson", default=ROOT / "s17_autonomous_agents" / "code.py", type=Path)
     options = parser.parse_args()
     if unknown := set(options.names) - set(MEASUREMENTS):
         parser.error(f"There is no measurement {', '.join(unknown)}.")
