@@ -339,7 +339,7 @@ class Teammate:
                     BUS.send(self.name, "lead", reason, "error")
                 if unread:
                     BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
-                             + "\n".join(map(as_words, unread)))
+                             + "\n".join(f"{msg['from']}: {msg['content']}" for msg in unread))
 
 
 def living():
@@ -854,7 +854,7 @@ def until_rest():
 # May be skipped at first reading.
 
 PROMPT = "lead> "
-AT_PROMPT = False            # the lead has nothing to do, and the person has the word
+AT_PROMPT = None             # what was announced while the person has the word, otherwise None
 
 
 def talk():
@@ -862,10 +862,10 @@ def talk():
     global AT_PROMPT
     while True:
         try:
-            AT_PROMPT = True         # from now on, what comes in is announced by who brings it
+            AT_PROMPT = ""           # from now on, what comes in is announced by who brings it
             announce()
             line = ask(PROMPT)
-            AT_PROMPT = False
+            AT_PROMPT = None
             if line is None or normal(line) in ("q", "exit"):
                 return
             if normal(line).startswith("/"):
@@ -976,10 +976,13 @@ def normal(line):
 
 
 def announce():
-    """Say above the prompt what waits for the person."""
-    if AT_PROMPT and (rows := waiting()):
-        show("Waiting: " + ", ".join(f"{number} {noun}(s)" for noun, number, _ in rows)
-             + ". An empty line looks after it.", "ask")
+    """Say above the prompt what waits for the person, if that has changed."""
+    global AT_PROMPT
+    rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
+    if AT_PROMPT not in (None, rows):
+        AT_PROMPT = rows
+        if rows:
+            show(f"Waiting: {rows}. An empty line looks after it.", "ask")
 
 
 def message_line(msg):
@@ -1082,9 +1085,11 @@ def use_workspace(folder):
 
 def connect(offline):
     """Find the model: what .env and the environment name, otherwise the offline model."""
-    from dotenv import load_dotenv
     try:
+        from dotenv import load_dotenv
         load_dotenv()
+    except ImportError as error:
+        sys.exit(f"{error}. Install what requirements.txt names, as the README says.")
     except UnicodeDecodeError:
         sys.exit("The file .env is not UTF-8. Save it as UTF-8.")
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):

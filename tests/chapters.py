@@ -8,6 +8,7 @@ A block stands under an invisible marker that names a definition: <!-- code.py: 
 
 import ast
 import builtins
+import functools
 import re
 import sys
 import textwrap
@@ -29,9 +30,14 @@ def defined_names(node):
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 
+@functools.cache
+def parsed(source):
+    return ast.parse(source)
+
+
 def source_of(source, dotted):
     """The text of a definition with its decorators, without indentation. Raises KeyError."""
-    node = ast.parse(source)
+    node = parsed(source)
     for part in dotted.split("."):
         found = [child for child in node.body if part in defined_names(child)]
         if not found:
@@ -50,7 +56,7 @@ def faults(chapter):
             yield f"a Python block stands under no marker: {block['body'][:60]!r}"
         elif block["body"] != source_of(source, block["name"]):
             yield f"the block {block['name']} is not the code"
-    known = {name for node in ast.walk(ast.parse(source)) for name in defined_names(node)}
+    known = {name for node in ast.walk(parsed(source)) for name in defined_names(node)}
     for name in CALL.findall(FENCE.sub("", text)):
         if name not in known and not hasattr(builtins, name):
             yield f"the text names {name}(), which code.py does not define"
@@ -66,12 +72,15 @@ def refill(chapter):
 
 
 def main():
+    """The number of faults, each of which is printed."""
+    found = 0
     for chapter in CHAPTERS:
         if "--write" in sys.argv:
             refill(chapter)
-        for fault in faults(chapter):
+        for found, fault in enumerate(faults(chapter), found + 1):
             print(f"{chapter.relative_to(ROOT)}: {fault}")
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main() > 0)

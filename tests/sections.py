@@ -62,12 +62,15 @@ def carry(lesson):
 
 
 def main():
+    """The number of faults, each of which is printed."""
+    found = 0
     for lesson in LESSONS:
         if "--write" in sys.argv:
             carry(lesson)
-        for fault in faults(lesson):
+        for found, fault in enumerate(faults(lesson), found + 1):
             print(f"{lesson}: {fault}")
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main() > 0)

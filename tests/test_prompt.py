@@ -202,6 +202,13 @@ def test_a_lesson_copied_away_alone_says_what_to_set(path, tmp_path, environment
     assert "ANTHROPIC_API_KEY" in errors and "ANTHROPIC_BASE_URL" in errors
 
 
+def test_without_its_packages_a_lesson_says_what_to_install(pipe, tmp_path):
+    (tmp_path / "dotenv.py").write_text("import a_package_that_is_not_there")
+    status, output, errors = pipe(b"q\n", PYTHONPATH=str(tmp_path))
+    assert (status != 0, output, "Traceback" in errors) == (True, "", False)
+    assert "a_package_that_is_not_there" in errors and "requirements.txt" in errors
+
+
 @pytest.mark.parametrize("environment, coloured", [
     ({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False),
 ])

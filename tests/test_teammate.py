@@ -605,3 +605,19 @@ def test_a_team_at_work_needs_no_second_look(stage, monkeypatch):
     stage.until_rest()
     assert [member.state for member in stage.TEAM.values()] == ["IDLE", "IDLE"]
     assert sorted(contents(stage, "result"))[-2:] == ["ready", "sent"]
+
+
+def test_what_waits_is_announced_above_the_prompt_once_for_each_change(stage, monkeypatch, capsys):
+    stage.BUS.send("lead", "lead", "one")
+    stage.lesson.announce()                       # the person does not have the word
+    monkeypatch.setattr(stage.lesson, "AT_PROMPT", "")
+    for words in "two", "three":
+        stage.lesson.announce()
+        stage.lesson.announce()
+        stage.BUS.send("lead", "lead", words)
+    stage.BUS.read_inbox("lead")
+    stage.lesson.announce()                       # nothing waits any more
+    stage.BUS.send("lead", "lead", "four")
+    stage.lesson.announce()
+    assert [line.split(" message")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "Waiting: 1", "Waiting: 2", "Waiting: 1"]
