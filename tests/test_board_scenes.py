@@ -1,7 +1,11 @@
 """The offline player fills the board and works it off, in English and Chinese."""
 
+import re
+import subprocess
+import sys
+
 import pytest
-from conftest import until
+from conftest import LIMIT, lesson_path, until
 from offline_model import player
 from protocols import come_to_rest
 from test_board import on_disk
@@ -120,3 +124,26 @@ def test_as_a_reviewer_the_player_wants_the_result_to_be_checked(troupe, title, 
     task, state = plan_that_waits(stage, title=title)
     stage.lesson.review_plans(stage.lesson.lead_decides)
     assert state.status == status
+
+
+def test_two_programs_in_one_folder_share_the_board_and_do_nothing_twice(lesson, request):
+    for number in range(20):
+        lesson.create_task(lesson.LEAD, f"Create a file called part_{number}.md")
+    programs = [subprocess.Popen(
+        [sys.executable, lesson_path(request.config, LESSON), "--offline", "--workdir",
+         lesson.WORKSPACE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        for _ in range(2)]
+    try:
+        for program in programs:
+            program.stdin.write("Spawn eve. Spawn finn.\n")
+            program.stdin.flush()
+        until(lambda: {task["status"] for task in on_disk(lesson).values()} == {"completed"})
+        screens = [program.communicate("q\n", timeout=LIMIT)[0] for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    claimed = [re.findall(r"claims task (\d+)", screen) for screen in screens]
+    assert sorted(sum(claimed, []), key=int) == [str(number) for number in range(1, 21)]
+    owners = {task["owner"] for task in on_disk(lesson).values()}
+    assert {owner.partition("@")[0] for owner in owners} <= {"eve", "finn"}
+    assert "Traceback" not in "".join(screens)
