@@ -1485,7 +1485,7 @@ def main():
         succeeded = not options.demo or as_told()
         leave()
     except OSError as error:
-        sys.exit(f"The inboxes cannot be used any more: {error}")
+        sys.exit(f"The workspace cannot be used any more: {error}")
     PRINTING.acquire()                           # a daemon that prints while Python ends crashes it
     return 0 if succeeded else 1
 

@@ -123,7 +123,7 @@ def board():
     folder = WORKSPACE / ".tasks"
     folder.mkdir(parents=True, exist_ok=True)
     with LOCK, open(folder / "lock", "ab") as file:
-        hold(file)                                   # until the file is closed
+        hold(file)               # until the file is closed; who enters twice waits for itself
         files = sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
         yield {path.stem: read_task(path) for path in files}
 
@@ -1127,8 +1127,8 @@ def demo_line():
 def as_told():
     """Whether the demo has ended as the chapter says."""
     with board() as tasks:
-        statuses = {task.status for task in tasks.values()}
-    return statuses == {DONE} and {member.name: member.state for member in TEAM.values()} == {
+        done = [task for task in tasks.values() if task.status == DONE and RUN in str(task.owner)]
+    return len(done) >= 3 and {member.name: member.state for member in TEAM.values()} == {
         "alice": COMPLETED, "bob": COMPLETED}
 
 
@@ -1857,7 +1857,7 @@ def main():
         succeeded = not options.demo or as_told()
         leave()
     except OSError as error:
-        sys.exit(f"The inboxes cannot be used any more: {error}")
+        sys.exit(f"The workspace cannot be used any more: {error}")
     PRINTING.acquire()                           # a daemon that prints while Python ends crashes it
     return 0 if succeeded else 1
 

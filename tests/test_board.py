@@ -100,7 +100,7 @@ def test_a_circle_that_was_typed_by_hand_takes_no_new_task(lesson):
     assert sorted(on_disk(lesson)) == ["1", "2"]
 
 
-def test_of_eight_that_claim_one_task_one_wins_and_the_others_are_told_who(lesson, agents):
+def test_of_eight_that_claim_one_task_one_wins(lesson, agents):                      # case 21
     team = agents(**{f"t{number}": "coder" for number in range(THREADS)})
     create(lesson, "one")
 
@@ -269,8 +269,8 @@ def test_a_task_of_another_run_belongs_to_nobody_here_even_if_the_name_is_the_sa
     by_hand(lesson, "1", status="in_progress", owner="alice@20250101-000000-1")
     assert "not in your hands" in refused(lesson.complete_task, alice, "1")
     assert "not in your hands" in refused(lesson.release_task, alice, "1")
-    assert ("1 by hand [in_progress by alice of the run 20250101-000000-1; if that has ended: release_task, "
-            "or /tasks release 1]") == lesson.list_tasks(alice)
+    assert ("1 by hand [in_progress by alice of the run 20250101-000000-1; if that has ended: "
+            "release_task, or /tasks release 1]") == lesson.list_tasks(alice)
     assert on_board(lesson) == ["in_progress"]
 
 
@@ -347,7 +347,8 @@ def test_a_file_that_is_no_task_is_reported_and_passed_over(lesson, agents, cont
     [alice] = agents(alice="coder")
     create(lesson, "two")
     first, second = lesson.list_tasks(alice).splitlines()
-    assert re.fullmatch(r"1 1\.json is no task: .+ \[invalid\]", first) and second == "2 two [pending]"
+    assert re.fullmatch(r"1 1\.json is no task: .+ \[invalid\]", first)
+    assert second == "2 two [pending]"
     for call in (lesson.claim_task, lesson.complete_task, lesson.release_task):
         assert refused(call, alice, "1")
     assert work_off(lesson, alice) == ["2"]

@@ -16,7 +16,7 @@ LESSON = "s17"
 
 @pytest.fixture
 def troupe(stage):
-    """A function that says something to a lead which the player plays, until the team is at rest."""
+    """A function that says something to a lead whom the player plays, until the team is at rest."""
     stage.server.policy = player
 
     def say(words):
@@ -79,8 +79,8 @@ def test_tasks_are_read_with_what_they_wait_for_and_their_role(troupe, words, ta
 
 
 def test_roles_decide_who_takes_what(troupe):
-    stage = troupe("Create 3 tasks: write config.py; write test_a.py for a tester; write the docs for "
-                   "a designer. Spawn alice as a developer and bob as a tester.")
+    stage = troupe("Create 3 tasks: write config.py; write test_a.py for a tester; write the docs "
+                   "for a designer. Spawn alice as a developer and bob as a tester.")
     first, second, third = [task for _, task in sorted(on_disk(stage).items())]
     assert second["owner"].startswith("bob@") and first["status"] == second["status"] == "completed"
     assert (third["status"], third["owner"]) == ("pending", None)

@@ -25,7 +25,8 @@ def stop(stage, name="alice"):
 
 
 def expired(stage):
-    return until(lambda: latest(stage, "shutdown").status == "expired" and latest(stage, "shutdown"))
+    until(lambda: latest(stage, "shutdown").status == "expired")
+    return latest(stage, "shutdown")
 
 
 def test_a_request_that_is_not_acknowledged_in_time_is_expired(stage, limit, capsys):

@@ -263,7 +263,8 @@ def test_words_that_come_during_the_last_turn_keep_it(stage, short_limit):
     write_to(stage, "alice", "one more thing")
     held.free.set()
     until(lambda: any("one more thing" in words_of(request) for request in stage.calls("alice")))
-    usual = next(request for request in stage.calls("alice") if "one more thing" in words_of(request))
+    usual = next(request for request in stage.calls("alice")
+                 if "one more thing" in words_of(request))
     assert "bash" in {tool["name"] for tool in usual["tools"]}
     assert contents(stage, "result")[:2] == ["ready", "nearly gone"]
     stage.until_state("alice", "COMPLETED")
