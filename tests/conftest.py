@@ -24,7 +24,7 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="it speaks to a POSIX system"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 sys.path.append(str(ROOT / "tools"))
-from offline_model import as_blocks, call, serve, text  # noqa: E402
+from offline_model import as_blocks, call, player, serve, text  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -258,3 +258,15 @@ def stage(lesson, tmp_path, monkeypatch):
     """The lesson on a stage of its own."""
     with on_stage(lesson, tmp_path / "workspace", monkeypatch) as stage:
         yield stage
+
+
+@pytest.fixture
+def troupe(stage):
+    """A function that says something to a lead whom the player plays, until the team is at rest."""
+    stage.server.policy = player
+
+    def say(words):
+        stage.say(words)
+        Task(stage.until_rest).result()
+        return stage
+    return say

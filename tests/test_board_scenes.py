@@ -6,24 +6,11 @@ import sys
 
 import pytest
 from conftest import LIMIT, lesson_path, until
-from offline_model import player
 from protocols import come_to_rest
 from test_board import on_disk
 from test_deadlines import plan_that_waits
 
 LESSON = "s17"
-
-
-@pytest.fixture
-def troupe(stage):
-    """A function that says something to a lead whom the player plays, until the team is at rest."""
-    stage.server.policy = player
-
-    def say(words):
-        stage.say(words)
-        come_to_rest(stage)
-        return stage
-    return say
 
 
 def subjects(stage):

@@ -10,18 +10,6 @@ from offline_model import player
 LESSON = "s16"
 
 
-@pytest.fixture
-def troupe(stage):
-    """A function that says something to a lead which the player plays, until the team is at rest."""
-    stage.server.policy = player
-
-    def say(words):
-        stage.say(words)
-        stage.until_rest()
-        return stage
-    return say
-
-
 def requests(stage, type):
     return [state for state in stage.pending_requests.values() if state.type == type]
 
@@ -54,6 +42,67 @@ def test_the_lead_decides_a_plan_when_it_was_told_to(troupe, words, name):
     [plan] = requests(stage, "plan_approval")
     assert (plan.sender, plan.status) == (name, "approved")
     assert (stage.workspace / "refactoring.md").exists()
+
+
+@pytest.mark.parametrize("words, name, prompt", [
+    ("Spawn bob as a dev to write the parser. Require a plan.", "bob",
+     "Submit a plan first. Write the parser."),
+    ("Spawn bob with a refactoring task, plan required. Approve his plan.", "bob",
+     "Submit a plan first. Do the refactoring task."),
+    ("Spawn carol as a dev to refactor login.py; she must submit a plan first. Approve it.",
+     "carol", "Submit a plan first. Refactor login.py."),
+    ("派生 bob 做重构任务，先交计划，然后批准。", "bob", "先提交计划。 做重构任务。"),
+])
+def test_a_plan_is_required_however_it_is_said_and_the_task_stays(
+        troupe, typed, words, name, prompt):
+    typed("y")
+    stage = troupe(words)
+    [plan] = requests(stage, "plan_approval")
+    assert (plan.sender, plan.status) == (name, "approved")
+    assert "submit_plan" in repr(stage.TEAM[name].history) and prompt in repr(
+        stage.TEAM[name].history[0])
+    if "parser" in words:
+        assert plan.payload.startswith("Title: Write the parser")
+
+
+@pytest.mark.parametrize("words, stopped", [
+    ("Spawn alice as a dev and bob as a tester. Ask alice to create a.txt. Then stop her.",
+     ["alice"]),
+    ("Spawn otto as a tester and roland as a writer. Stop otto.", ["otto"]),
+    ("Spawn ines. Please shut down ines now.", ["ines"]),
+    ("派生 alice 和 bob。让 alice 创建 a.txt。然后请求她关机。", ["alice"]),
+])
+def test_who_is_meant_by_a_stop_is_the_one_who_was_named_last(troupe, words, stopped):
+    stage = troupe(words)
+    assert [name for name, member in stage.TEAM.items() if member.state == "COMPLETED"] == stopped
+
+
+@pytest.mark.parametrize("words, roles", [
+    ("Spawn alice and bob as testers. Ask alice and bob to create a.txt.",
+     {"alice": "tester", "bob": "tester"}),
+    ("Spawn alice (backend) and bob (frontend). Ask alice and bob to create a.txt.",
+     {"alice": "backend", "bob": "frontend"}),
+    ("派生 alice 和 bob。让 alice 和 bob 创建 a.txt。", {"alice": "助手", "bob": "助手"}),
+])
+def test_what_is_said_of_several_holds_for_each(troupe, words, roles):
+    stage = troupe(words)
+    assert {name: member.role for name, member in stage.TEAM.items()} == roles
+    assert all("a.txt" in msg["content"] for msg in stage.mail("result"))
+    assert {msg["from"] for msg in stage.mail("result")} == set(roles)
+
+
+@pytest.mark.parametrize("words", ["Review bob's plan and approve it.", "审阅并批准他的计划。"])
+def test_the_lead_decides_the_newest_plan_whoever_has_decided_those_before(troupe, typed, words):
+    stage, mail = troupe("Spawn bob."), ""
+    for number in 1, 2:
+        mail += stage.tagged("message", "Title: Parser", **{
+            "from": "bob", "type": "plan_approval_request", "request_id": f"req_00000{number}"})
+    request = {**stage.server.requests[-1], "messages": [
+        {"role": "user", "content": mail}, {"role": "assistant", "content": "Two plans came."},
+        {"role": "user", "content": words}]}
+    [step] = player({**request, "tools": [{"name": "review_plan"}],
+                     "system": "You are the lead of a team."})
+    assert (step["name"], step["input"]["request_id"]) == ("review_plan", "req_000002")
 
 
 @pytest.mark.parametrize("words, why", [

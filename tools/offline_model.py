@@ -588,6 +588,9 @@ POLITE = (r"(?:please|then|now|and|also|next|first|finally|so|ok|okay|(?:can|cou
 WHO = rf"{Q}(?P<who>(?!(?:me|us|you|it|the|an?|your|my|this|that)\b)(?u:[\w-]+)){Q}"
 TASK = "(?P<task>.+)"
 VERBS = "看读写创新建运执跑检查列打添加确把在用修改给介发留说去来关停收下提先"     # a Chinese name ends before one
+MANY = r"(?P<who>(?u:[\w-]+)(?:\s*,\s*(?u:[\w-]+))*\s+and\s+(?u:[\w-]+))"
+ZH_NAME = rf"(?:[A-Za-z][\w-]*|{CJK}{{1,4}}?)"
+ZH_MANY = rf"(?P<who>{ZH_NAME}(?:\s*[、和与]\s*{ZH_NAME})+)(?=\s*[\s：:，,{VERBS}])"
 ZH_WHO = (rf"{Q}(?P<who>[她他它]们?|大家|所有人|[A-Za-z][\w-]*(?![\w.])"
           rf"|(?![我你{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
 ONE = {"her", "him", "his", "she", "he", "她", "他", "它"}
@@ -598,7 +601,7 @@ ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of
         r"(?=\s*(?:[.,;:!?，。；：！？、()（）\n]|$|(?:and|to|who|with|please)\b|(?:和|以及)))[)）]?")
 PERSON = re.compile(
     rf"(?:[\s,，、]|\band\b|和|以及)*{Q}(?P<name>(?!please\b)(?u:[\w-]){{1,32}}?){Q}"
-    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|(?:and|to|with|who)\b|和))|(?<=\w)(?=\s+{CJK}))",
+    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|和)|\s+(?:and|to|with|who)\b)|(?<=\w)(?=\s+{CJK}))",
     re.I | re.A)
 PATH = r"(?:[\w.-]*[/\\])+[\w.-]*\w|\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]\w*"
 FILES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (    # the surest form first
@@ -721,7 +724,10 @@ class Reading:
             return self.spawned or list(dict.fromkeys(self.names))
         if who.lower() in ONE:
             return self.names[-1:]
-        return [next((name for name in self.names if name.lower() == who.lower()), who)]
+        named = [next((name for name in self.names if name.lower() == one.lower()), one)
+                 for one in re.split(r"\s*[,、和与]\s*|\s+and\s+", who)]
+        self.names += [name for name in named if name in self.names]     # "her" is the last named
+        return named
 
     def find_file(self, words):
         """The file that words name, or the last one where they say "it"."""
@@ -741,12 +747,22 @@ def spawn(match, reading):
             person := PERSON.match(clause, at)):
         at = person.end()
         calls.append(new_teammate(person, reading))
+    share_role(calls, reading)
     rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去)?\s*", "", clause[at:])
     if calls and (task := JOB.match(rest)):
         calls[-1]["input"]["prompt"] = reading.scene.say("job", task=task["task"].strip())
     elif calls and any(row.match(rest) for row in [PLAN, *WORK]):
         calls[-1]["input"]["prompt"] = polished(rest, reading.scene.chinese)
     return calls or None
+
+
+def share_role(calls, reading):
+    """Give the role to all in "alice and bob as testers"."""
+    roles = [block["input"]["role"] for block in calls]
+    others = set(roles[:-1])
+    if others == {reading.scene.say("role")} and roles[-1].endswith("s"):
+        for block in calls:
+            block["input"]["role"] = roles[-1][:-1]
 
 
 def new_teammate(match, reading):
@@ -771,6 +787,12 @@ def address(match, reading):
     """The same for "alice, do this", if somebody is called so."""
     known = [name.lower() for name in reading.names]
     return tell(match, reading) if match["who"].lower() in known else None
+
+
+def demand(match, reading):
+    """A plan asked of the one who was named last."""
+    names, task = reading.people("her"), reading.scene.say("plan first")
+    return [block for name in names for block in hand_over(name, task, reading)] if names else None
 
 
 def hand_over(name, task, reading):
@@ -886,7 +908,11 @@ def kind_of(reading):
 
 def plan_lines(reading):
     """A title, a rationale and the steps."""
-    return reading.scene.say(f"plan {kind_of(reading)}").split("\n")
+    work = [piece for piece in split(reading.order, JOINT, [PLAN, *WORK])
+            if not PLAN.match(piece) and any(row.match(piece) for row in WORK)]
+    title = TAIL.sub("", polished(work[0], reading.scene.chinese)) if work else ""
+    return reading.scene.say(f"plan {kind_of(reading)}", title=title or reading.scene.say(
+        "a task")).split("\n")
 
 
 def shut_down(match, reading):
@@ -1036,6 +1062,8 @@ TALK = [
            r"|(?:列出|查看|看看|显示)(?:一下|所有|全部|当前|现在|的|\s)*(?:队友|团队|成员|队员)"
            r"|有(?:哪些|几个|什么|多少)(?:队友|成员|队员)|都?有?谁在(?:团队|队|干活|工作)",
            use("list_teammates")),
+    Intent(rf"(?:ask|tell|have|let|get)\s+{MANY}\s+(?:to\s+)?{TASK}",
+           rf"(?:让|请|叫|告诉|通知|要求)\s*{ZH_MANY}\s*(?:去|来)?[\s：:，,]*{TASK}", tell),
     Intent(rf"(?:ask|tell|have|let|get|instruct|order)\s+{WHO}(?:\s+(?:to|that)\b)?[\s:：,，]+{TASK}",
            rf"(?:让|请|叫|告诉|通知|要求|派(?!生)|安排|吩咐)\s*{ZH_WHO}\s*(?:说|去|来|帮忙)?[\s：:，,]*{TASK}",
            tell),
@@ -1045,8 +1073,9 @@ TALK = [
            tell),
 ]
 WORK = [
-    Intent(r"(?:do|carry\s+out|work\s+on|start|begin)\b[^.]*\b(?:task|job|refactoring|work)\b",
-           r"(?:做|完成|开始|执行)[^，。]*(?:任务|重构)", job),
+    Intent(r"(?:do|carry\s+out|work\s+on|start|begin)\b[^.]*\b(?:task|job|refactoring|work)\b"
+           r"|(?:refactor|clean\s+up|rework)\b",
+           r"(?:做|完成|开始|执行)[^，。]*(?:任务|重构)|重构|整理", job),
     Intent(r"(?:run|execute)\b(?:\s+(?:the\s+)?(?:shell\s+)?(?:command|script))?\s*[:：]?",
            r"(?:运行|执行|跑)(?:一下|下)?\s*(?:这个|这条|下面的)?(?:命令|指令|脚本)?\s*[：:]?", run),
     Intent(r"(?:list|show|what|which)\s+(?:(?:the|all|are|our|your)\s+)*files\b",
@@ -1085,15 +1114,19 @@ LEAD = [
            r"|:)*",
            r"(?:派生|招募|(?:创建|新建|新增|添加|增加|启动|加)(?=[^，。]{0,6}(?:队友|成员|智能体|助手)))"
            r"(?:[一两三]?[个名位]|新的?|队友|成员|智能体|助手|[\s：:，,]|名叫|名为|叫做?)*", spawn),
+    Intent(r"(?:require|demand|ask\s+for)\s+(?:an?|his|her|their)\s+plan\b.*"
+           r"|(?:an?\s+)?plan\s+(?:is\s+)?(?:required|needed)\b.*",
+           r"(?:需要|必须|要求)*(?:提?交|提出)(?:一?[个份])?(?:计划|方案).*", demand),
     Intent(rf"(?:request|ask\s+for)\s+{WHO}(?:'s)?\s+(?:{SHUT_DOWN})\b",
            rf"(?:请求|要求|让|请|叫|把|通知)\s*{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
     Intent(rf"(?:ask|tell|have|let)\s+{WHO}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
            rf"(?:关停|关闭|停止|停掉)\s*{ZH_WHO}", shut_down),
-    Intent(rf"(?:{SHUT_DOWN})\s+{WHO}$", rf"(?:请求|要求)?(?:{GUAN_JI})", shut_down),
+    Intent(rf"(?:{SHUT_DOWN})\s+{WHO}(?:\s+(?:now|please|too))?[.!\s]*$",
+           rf"(?:请求|要求)?(?:{GUAN_JI})", shut_down),
     Intent(rf"shut\s+{WHO}\s+down\b", rf"{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
     Intent(r"(?:review\s+(?:\S+\s+){0,3}?and\s+)?(?P<verdict>approve|accept|reject|decline)\b"
            r"(?:[^.:,]*?(?:\bbecause\b|\bsince\b|[:,])\s*(?P<why>.+)|[^.:,]*[.!\s]*$)"
-           r"|review\b(?:\s+(?:it|them|(?:his|her|their|the)\s+plans?))?[.!\s]*$",
+           r"|review\b(?:\s+(?:it|them|(?:his|her|their|the|\S+'s)\s+plans?))?[.!\s]*$",
            r"(?:(?:审[阅查核批]|看)[^，。]{0,4}?)?(?P<verdict>批准|通过|同意|拒绝|驳回)"
            r"(?:[^，：:,因]*?(?:[，,：:]|因为|理由是)(?:因为|理由是)?\s*(?P<why>.+)|[^，：:,]*$)"
            r"|审[阅查核]", review),
@@ -1212,7 +1245,7 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "request_plan": ("I have asked {teammate} for a plan: {task}", "已请 {teammate} 提交计划：{task}"),
     "review_plan": ("My decision: {result}", "我的决定：{result}"),
     "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
-    "submit_plan": ("My plan: {result}", "我的计划：{result}"),
+    "submit_plan": ("My plan {result}", "我的计划：{result}"),
     "submit_plan!": ("My plan was not approved: {result}", "我的计划没有通过：{result}"),
     "create_task": ("Task {task} is on the board: {subject}", "任务 {task} 已放上任务板：{subject}"),
     "claim_task": ("I have claimed task {task_id}.", "已认领任务 {task_id}。"),
@@ -1258,15 +1291,17 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
         "Refactoring\nThe code is hard to change\nRead the code that is there\n"
         "Move it into small functions\nRun the tests",
         "重构\n现在的代码很难改\n先读懂现有代码\n拆成小函数\n跑一遍测试"),
-    "plan task": ("The task\nSmall steps are easy to check\nLook at what is there\n"
+    "plan task": ("{title}\nSmall steps are easy to check\nLook at what is there\n"
                   "Do the work in small steps\nCheck the result",
-                  "任务计划\n小步走，容易检查\n先看现状\n分小步完成\n检查结果"),
+                  "{title}\n小步走，容易检查\n先看现状\n分小步完成\n检查结果"),
+    "a task": ("The task", "任务"),
     "revised": ("Take into account: {feedback}", "按意见修改：{feedback}"),
     "no feedback": ("the plan was not clear enough", "计划不够清楚"),
     "farewell": ("This is my last report.", "这是我的收尾报告。"),
     "farewell nothing": ("I have done nothing yet.", "我还没有做什么。"),
     "farewell undone": ("Left undone: {words}", "没有做的：{words}"),
     "verdict": ("n: add a step that checks the result", "n：加一步，检查结果"),
+    "plan first": ("Submit a plan first.", "先提交计划。"),
     "wait": ("Introduce yourself and wait for a task.", "先介绍一下自己，然后等待任务。"),
     "hello": ("Hello, I am {name}, {role}. I am ready for a task.", "你好，我是 {name}，{role}，随时可以开工。"),
     "thanks": ("Thank you! I am ready for more.", "谢谢！还有任务的话随时叫我。"),
@@ -1384,8 +1419,10 @@ def revised(step, done, scene):
     rejected = re.search(r"is rejected\.\s*(.*)", done.result, re.DOTALL)
     if not rejected or "Do not submit it again" in rejected[1]:
         return None
-    new = scene.say("revised", feedback=rejected[1].strip() or scene.say("no feedback"))
-    return call("submit_plan", **{**step["input"], "steps": [*done.input.get("steps", []), new]})
+    why = rejected[1].strip().removesuffix("Revise it.")      # which stands there without a reason
+    new = scene.say("revised", feedback=why or scene.say("no feedback"))
+    steps = [line for line in done.input.get("steps", []) if line != new]
+    return call("submit_plan", **{**step["input"], "steps": [*steps, new]})
 
 
 def ready(step, scene):
@@ -1398,10 +1435,10 @@ def ready(step, scene):
     if step["name"] != "review_plan":
         return step
     decided = {done.input.get("request_id") for done in calls_of(scene.story, "review_plan")}
-    plans = [mail.tags.get("request_id") for mail in scene.story
-             if isinstance(mail, Mail) and mail.type == "plan_approval_request"
-             and step["input"]["who"] in ("", mail.sender)]
-    waiting = [plan for plan in plans if plan and plan not in decided]
+    latest = {mail.sender: mail.tags.get("request_id") for mail in scene.story
+              if isinstance(mail, Mail) and mail.type == "plan_approval_request"
+              and step["input"]["who"] in ("", mail.sender)}
+    waiting = [plan for plan in latest.values() if plan and plan not in decided]
     arguments = {key: value for key, value in step["input"].items() if key != "who" and value != ""}
     return call("review_plan", request_id=waiting[0], **arguments) if waiting else None
 
