@@ -52,6 +52,8 @@ def test_the_lead_decides_a_plan_when_it_was_told_to(troupe, words, name):
     ("Spawn carol as a dev to refactor login.py; she must submit a plan first. Approve it.",
      "carol", "Submit a plan first. Refactor login.py."),
     ("派生 bob 做重构任务，先交计划，然后批准。", "bob", "先提交计划。 做重构任务。"),
+    ("派生 bob 做重构任务。需要先提交计划。", "bob", "先提交计划。 做重构任务。"),
+    ("派生小红。让她重构 login.py；她必须先提交计划。", "小红", "先提交计划。 重构 login.py。"),
 ])
 def test_a_plan_is_required_however_it_is_said_and_the_task_stays(
         troupe, typed, words, name, prompt):
@@ -83,6 +85,7 @@ def test_who_is_meant_by_a_stop_is_the_one_who_was_named_last(troupe, words, sto
     ("Spawn alice (backend) and bob (frontend). Ask alice and bob to create a.txt.",
      {"alice": "backend", "bob": "frontend"}),
     ("派生 alice 和 bob。让 alice 和 bob 创建 a.txt。", {"alice": "助手", "bob": "助手"}),
+    ("派生 alice 和 bob 担任测试。让 alice 和 bob 创建 a.txt。", {"alice": "测试", "bob": "测试"}),
 ])
 def test_what_is_said_of_several_holds_for_each(troupe, words, roles):
     stage = troupe(words)

@@ -592,7 +592,7 @@ MANY = r"(?P<who>(?u:[\w-]+)(?:\s*,\s*(?u:[\w-]+))*\s+and\s+(?u:[\w-]+))"
 ZH_NAME = rf"(?:[A-Za-z][\w-]*|{CJK}{{1,4}}?)"
 ZH_MANY = rf"(?P<who>{ZH_NAME}(?:\s*[、和与]\s*{ZH_NAME})+)(?=\s*[\s：:，,{VERBS}])"
 ZH_WHO = (rf"{Q}(?P<who>[她他它]们?|大家|所有人|[A-Za-z][\w-]*(?![\w.])"
-          rf"|(?![我你{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
+          rf"|(?![我你她他需必{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
 ONE = {"her", "him", "his", "she", "he", "她", "他", "它"}
 ALL = {"them", "they", "their", "both", "everyone", "她们", "他们", "它们", "大家", "所有人"}
 ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of|角色\s*[是为：:]?"
@@ -760,9 +760,10 @@ def share_role(calls, reading):
     """Give the role to all in "alice and bob as testers"."""
     roles = [block["input"]["role"] for block in calls]
     others = set(roles[:-1])
-    if others == {reading.scene.say("role")} and roles[-1].endswith("s"):
+    if others == {reading.scene.say("role")} and (
+            roles[-1].endswith("s") or is_chinese(roles[-1])):
         for block in calls:
-            block["input"]["role"] = roles[-1][:-1]
+            block["input"]["role"] = roles[-1].removesuffix("s")
 
 
 def new_teammate(match, reading):
@@ -928,8 +929,9 @@ def review(match, reading):
         return []
     approve = verdict.lower() in ("approve", "accept", "批准", "通过", "同意")
     why = TAIL.sub("", match["why"] or "")
-    return [call("review_plan", who=(reading.people("her") or [""])[-1], approve=approve,
-                 feedback=why)]
+    words = match.string.removesuffix(match["why"] or "")
+    named = [name for name in reading.names if name in words] or reading.people("her") or [""]
+    return [call("review_plan", who=named[-1], approve=approve, feedback=why)]
 
 
 def create_tasks(match, reading):
@@ -1116,7 +1118,7 @@ LEAD = [
            r"(?:[一两三]?[个名位]|新的?|队友|成员|智能体|助手|[\s：:，,]|名叫|名为|叫做?)*", spawn),
     Intent(r"(?:require|demand|ask\s+for)\s+(?:an?|his|her|their)\s+plan\b.*"
            r"|(?:an?\s+)?plan\s+(?:is\s+)?(?:required|needed)\b.*",
-           r"(?:需要|必须|要求)*(?:提?交|提出)(?:一?[个份])?(?:计划|方案).*", demand),
+           r"(?:需要|必须|要求|先)*(?:提?交|提出)(?:一?[个份])?(?:计划|方案).*", demand),
     Intent(rf"(?:request|ask\s+for)\s+{WHO}(?:'s)?\s+(?:{SHUT_DOWN})\b",
            rf"(?:请求|要求|让|请|叫|把|通知)\s*{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
     Intent(rf"(?:ask|tell|have|let)\s+{WHO}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
@@ -1135,7 +1137,7 @@ LEAD = [
     Intent(r"(?!)", rf"{ZH_WHO}\s*(?P<task>(?:提交|提出|提|给出|写)[^，。]*?(?:计划|方案).*)", tell),
     Intent(rf"(?P<who>she|he|they|her|his|their)\s+(?:should|must|shall|needs?\s+to|ha(?:s|ve)\s+to"
            rf"|is\s+to|(?:first\s+)?(?:task|job)\s*(?:is\s+to\b|is\b|:))\s*{TASK}",
-           rf"(?P<who>[她他]们?)\s*(?:应该|需要|负责|得|要|的任务是)[\s：:，,]*{TASK}", tell),
+           rf"(?P<who>[她他]们?)\s*(?:应该|必须|需要|负责|得|要|的任务是)[\s：:，,]*{TASK}", tell),
 ]
 ADDRESS = Intent(rf"{WHO}\s*[,:]\s*{TASK}", rf"{WHO}\s*[，：]\s*{TASK}", address)
 TEAMMATE = [
