@@ -1446,7 +1446,7 @@ def excerpt(text):
 def read_options():
     """What the command line asks for."""
     global DEMO, ALLOW_ALL
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--offline", action="store_true", help="let the offline model answer")
     parser.add_argument("--demo", action="store_true", help="type the chapter's prompts by itself")
     parser.add_argument("--yes", action="store_true", help="allow commands without asking")

@@ -100,6 +100,7 @@ def command(words, usage=""):
 # ── Task board ─────────────────────────────────────────────────────────────────────── new ──
 
 PENDING_TASK, IN_PROGRESS, DONE = TASK_STATUSES = "pending", "in_progress", "completed"
+HOLD_LIMIT, HOLD_PAUSE = 5.0, 0.002      # seconds: in all, and between two attempts
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Task:
     id: str
     subject: str
     description: str
-    status: str               # "pending", "in_progress" or "completed"
+    status: str               # "pending", "in_progress", "completed"; "invalid" if it is no task
     owner: str | None         # "alice@RUN": the alice of another run is somebody else
     blocked_by: list          # ids of the tasks that must be completed first
     required_role: str = ""   # the only role that may claim it, if one is named
@@ -124,29 +125,48 @@ def board():
     folder.mkdir(parents=True, exist_ok=True)
     with LOCK, open(folder / "lock", "ab") as file:
         hold(file)               # until the file is closed; who enters twice waits for itself
-        files = sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
+        files = [path for path in folder.iterdir() if path.suffix == ".json"]
+        files.sort(key=lambda path: (len(path.stem), path.stem))        # 2 before 10
         yield {path.stem: read_task(path) for path in files}
 
 
 def hold(file):
-    """Wait until this process alone holds the file."""
+    """Wait until this process alone holds the file. Raises OSError if that takes too long."""
+    end = time.monotonic() + HOLD_LIMIT
+    while True:
+        try:
+            return lock_now(file)
+        except OSError:
+            if time.monotonic() > end:
+                raise OSError("Another program holds the board. Has it been suspended?") from None
+        threading.Event().wait(HOLD_PAUSE)
+
+
+def lock_now(file):
+    """Lock the file for this process, or raise OSError."""
     if os.name == "nt":
         import msvcrt
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
         import fcntl
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_task(path):
     """The task in a file. One that is not valid is shown as such, and nobody can claim it."""
     try:
+        if not path.is_file():                       # reading a pipe would never end
+            raise ValueError("it is no file")
         task = Task(**json.loads(path.read_text("utf-8")))
-        for key, kind in Task.__annotations__.items():
-            if not isinstance(getattr(task, key), kind):
-                raise TypeError(f"'{key}' is not of the right type")
+        wrong = [key for key, kind in Task.__annotations__.items()
+                 if not isinstance(getattr(task, key), kind)]
+        if wrong or not all(isinstance(need, str) for need in task.blocked_by):
+            raise TypeError(f"{', '.join(wrong) or 'blocked_by'} is not of the right type")
         if task.id != path.stem or task.status not in TASK_STATUSES:
-            raise ValueError(f"the id {task.id!r} or the status {task.status!r} is wrong")
+            raise ValueError(f"its id is {task.id!r} and its status {task.status!r}")
+        if task.status != DONE and bool(task.owner) != (task.status == IN_PROGRESS):
+            raise ValueError(f"it is {task.status} with the owner {task.owner!r}")
+        task.subject = " ".join(task.subject.split())          # a list shows one line for each
         return task
     except (OSError, ValueError, TypeError, RecursionError) as error:
         return Task(path.stem, f"{path.name} is no task: {error}", "", "invalid", None, [])
@@ -162,8 +182,9 @@ def save(task):
 
 
 def find_task(tasks, task_id):
-    if task_id in tasks:
-        return tasks[task_id]
+    for task in tasks.values():
+        if normal(task.id) == normal(task_id):
+            return task
     raise LookupError(f"There is no task '{task_id}'. The board has: {', '.join(tasks) or 'none'}.")
 
 
@@ -178,7 +199,7 @@ def needs(tasks, ids):
 
 def obstacle(task, tasks, role):
     """Why nobody of this role can claim the task now, as the end of a sentence, or None."""
-    if task.status != PENDING_TASK or task.owner:
+    if task.status != PENDING_TASK:
         return f"{task.status} by {holder(task)}" if task.owner else task.status
     missing = [need for need in task.blocked_by
                if need not in tasks or tasks[need].status != DONE]
@@ -214,9 +235,8 @@ def claim(agent, task, tasks):
         raise PermissionError(f"Task {task.id} is {why}.")
     agent.check()                                    # who was cut off takes nothing any more
     task.status, task.owner = IN_PROGRESS, f"{agent.name}@{RUN}"
-    agent.claimed.add(task.id)
-    agent.reminders = 0
     save(task)
+    agent.claimed[task.id] = 0
 
 
 def give_back(*tasks):
@@ -234,13 +254,14 @@ def create_task(agent, subject: str, description: str = "", blocked_by: list | s
     text = blocked_by if isinstance(blocked_by, str) else " ".join(map(str, blocked_by))
     with board() as tasks:
         number = 1 + max((int(id) for id in tasks if id.isdecimal()), default=0)
-        task = Task(str(number), subject.strip(), description, PENDING_TASK, None,
-                    re.findall(r"[\w-]+", text), required_role.strip())
+        blockers = [find_task(tasks, need).id for need in re.findall(r"[\w-]+", text)]
+        task = Task(str(number), subject.strip(), description, PENDING_TASK, None, blockers,
+                    required_role.strip())
         if not task.subject:
             raise ValueError("A task has a subject.")
-        known = {**tasks, task.id: task}
-        for need in sorted(needs(known, task.blocked_by)):
-            if need == task.id or need in needs(known, find_task(tasks, need).blocked_by):
+        tasks[task.id] = task
+        for need in needs(tasks, [task.id]) & tasks.keys():         # files are edited by hand, too
+            if need in needs(tasks, tasks[need].blocked_by):
                 raise ValueError(f"Task {need} would wait for itself.")
         save(task)
     return f"Task {task.id} is on the board."
@@ -269,20 +290,27 @@ def scan_unclaimed_tasks(agent) -> str:
 
 
 def task_line(task, tasks):
+    return f"{task.id} {excerpt(task.subject)} [{standing(task, tasks)}]"
+
+
+def standing(task, tasks):
+    """How a task stands, and why nobody who is here can claim it."""
     why = obstacle(task, tasks, task.required_role)
-    if not why and task.required_role and not any(fits(task, member.role) for member in living()):
-        why = f"for the role '{task.required_role}', which nobody on the team has"
-    if task.status == PENDING_TASK:
-        why = f"pending, {why}" if why else "pending"
-    return f"{task.id} {task.subject} [{why}]"
+    able = [member for member in living() if fits(task, member.role)]
+    if not why and not able and task.required_role:
+        why = f"for the role '{task.required_role}', which nobody here has"
+    elif not why and able and all(task.id in member.claimed for member in able):
+        why = "everyone here who can take it has given it back"
+    return why if task.status != PENDING_TASK else ", ".join(filter(None, [task.status, why]))
 
 
 @tool("lead", "teammate")
 def claim_task(agent, task_id: str) -> str:
     """Take a task, so that nobody else does it. Then do it and call complete_task."""
     with board() as tasks:
-        claim(agent, find_task(tasks, task_id), tasks)
-        return f"Task {task_id} is yours: {tasks[task_id].subject}\n{tasks[task_id].description}"
+        task = find_task(tasks, task_id)
+        claim(agent, task, tasks)
+    return f"Task {task.id} is yours: {task.subject}\n{task.description}"
 
 
 @tool("lead", "teammate")
@@ -290,12 +318,12 @@ def complete_task(agent, task_id: str) -> str:
     """Say that your task is done. You hear which tasks have come free by it."""
     with board() as tasks:
         task = find_task(tasks, task_id)
-        if task not in in_hand(agent, tasks):
-            raise PermissionError(f"Task {task_id} is not in your hands (rule 9).")
+        if task not in in_hand(agent, tasks):                        # rule 9
+            raise PermissionError(f"Task {task_id} is not in your hands: {standing(task, tasks)}.")
         task.status = DONE
         save(task)
         free = [f"It can be claimed now: {task_line(other, tasks)}" for other in tasks.values()
-                if task_id in other.blocked_by and not obstacle(other, tasks, other.required_role)]
+                if task.id in other.blocked_by and not obstacle(other, tasks, other.required_role)]
     return "\n".join([f"Task {task_id} is completed.", *free])
 
 
@@ -305,21 +333,25 @@ def release_task(agent, task_id: str) -> str:
     with board() as tasks:
         task = find_task(tasks, task_id)
         if task.status != IN_PROGRESS or agent is not LEAD and task not in in_hand(agent, tasks):
-            raise PermissionError(f"Task {task_id} is not in your hands (rule 9).")
+            raise PermissionError(f"Task {task_id} cannot be given back: {standing(task, tasks)}.")
         give_back(task)
     return f"Task {task_id} is on the board again."
 
 
 @command("/tasks", "the board")
-def show_tasks():
-    show(list_tasks(LEAD))
+def tasks_list():
+    show_result(list_tasks)
 
 
-@command("/tasks release", "ID: give back a task on which nobody works any more")
+@command("/tasks release", "ID: give back a task, whoever has it, such as a run that has ended")
 def tasks_release(task_id=""):
+    show_result(release_task, task_id)
+
+
+def show_result(function, *arguments):
     try:
-        show(release_task(LEAD, task_id))
-    except (LookupError, PermissionError) as error:
+        show(function(LEAD, *arguments))
+    except (LookupError, OSError) as error:
         show(error, "fault")
 
 
@@ -334,7 +366,7 @@ GO_ON = "Your turn is over and this task is not completed. Go on, or release_tas
 def next_task(agent, tasks):
     """What an idle teammate turns to: its own unfinished task, otherwise the first that it can
     claim and has not claimed before, or None."""
-    if agent.stop_request or asked_to_stop(agent.name):
+    if asked_to_stop(agent.name):
         return None
     free = [task for task in tasks.values()
             if task.id not in agent.claimed and not obstacle(task, tasks, agent.role)]
@@ -345,10 +377,10 @@ def take_task(agent):
     """Put the next task before the agent's model, as a tagged block. True if there is one."""
     with board() as tasks:
         task, note = next_task(agent, tasks), {}
-        if task and task.owner is None:
+        if task and not task.owner:
             claim(agent, task, tasks)
-        elif task and agent.reminders < MAX_REMINDERS:
-            agent.reminders += 1
+        elif task and agent.claimed[task.id] < MAX_REMINDERS:
+            agent.claimed[task.id] += 1
             note = {"note": GO_ON}
         elif task:
             give_back(task)
@@ -357,7 +389,7 @@ def take_task(agent):
             task = None
     if task:
         show(f"{agent.name} {'is reminded of' if note else 'claims'} task {task.id}: "
-             f"{task.subject}", agent.name)
+             f"{excerpt(task.subject)}", agent.name)
         agent.history.append({"role": "user", "content": tagged(
             "task", f"{task.subject}\n\n{task.description}".strip(), id=task.id, **note)})
     return task is not None
@@ -472,7 +504,8 @@ def expire(state):
         withdraw(state.request_id, "not acknowledged in time", "expired")
         HANDSHAKE.fail(name)
         BUS.send(name, "lead", f"{name} did not begin to stop in time ({state.request_id} is "
-                 f"expired) and works on. The person can cut it off: /team stop {name} --now")
+                 f"expired) and works on. The person can cut it off: at the prompt (Ctrl-C "
+                 f"leads there), /team stop {name} --now")
     announce()
 
 
@@ -705,11 +738,11 @@ LIVING = PENDING, RUNNING, IDLE = "PENDING", "RUNNING", "IDLE"
 COMPLETED, FAILED, STOPPED = "COMPLETED", "FAILED", "STOPPED"
 NO_PLAN = "A plan must be approved first. Submit one with submit_plan, alone in its answer."
 TEAM = {}         # name -> the latest Teammate of that name
-WRAP_UP = (
-    "This is your last turn: {}. Begin nothing new. Say what you have done and found and what is "
-    "left undone. Only if stopping now would do harm, call refuse_shutdown with the reason.")
+WRAP_UP = ("This is your last turn: {}. Begin nothing new. Say what you have done and found and "
+           "what is left undone.")
 BEGINNING = {"bash", "submit_plan", "claim_task"}      # tools that begin something new
-WHY = {"shutdown": "you are asked to stop", "idle": "there was nothing to do for a while"}
+WHY = {"idle": "there was nothing to do for a while", "shutdown":
+       "you are asked to stop. Only if that would do harm, call refuse_shutdown with the reason"}
 
 
 class Stopped(Exception):
@@ -731,8 +764,7 @@ class Teammate:
         self.stop_request = None  # the id of a shutdown request that it has not wrapped up for
         self.wrapping_up = ""     # why: "shutdown" or "idle"
         self.refusal = ""         # why it will not stop now
-        self.claimed = set()      # ids of all tasks that it has ever claimed
-        self.reminders = 0        # of the task in hand
+        self.claimed = {}         # id of each task that it ever claimed -> reminders
         self.last_step = self.idle_since = time.monotonic()
 
     def run(self):
@@ -743,6 +775,7 @@ class Teammate:
                 self.rest()
                 if self.listen() or take_task(self):
                     self.turn()
+                    self.idle_since = time.monotonic()
                 elif not self.stop_request and self.idle_too_long():
                     self.stop_request = IDLED
                 if self.stop_request:
@@ -762,7 +795,6 @@ class Teammate:
         """Sleep until there is work or the idle limit. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
-            self.idle_since = time.monotonic()
             if not self.has_work():
                 self.state = IDLE
                 if self.idle_reason:
@@ -809,9 +841,10 @@ class Teammate:
         if there was nothing to do."""
         request_id, self.stop_request, self.refusal = self.stop_request, None, ""
         idle = request_id == IDLED
-        with LOCK:                                   # an expired request comes before this or not
-            if not idle and HANDSHAKE.acknowledge(self.name) is not ShutdownStatus.ACKNOWLEDGED:
-                return                               # it was answered before (rule 4)
+        with LOCK:
+            if not idle and (pending_requests[request_id].status != "pending" or
+                             HANDSHAKE.acknowledge(self.name) is not ShutdownStatus.ACKNOWLEDGED):
+                return                               # it was answered or has expired (rule 4)
         self.wrapping_up = "idle" if idle else "shutdown"
         self.history.append({"role": "user", "content": tagged(
             "wrap_up", WRAP_UP.format(WHY[self.wrapping_up]), reason=self.wrapping_up)})
@@ -819,7 +852,7 @@ class Teammate:
         self.wrapping_up = ""
         with LOCK:
             self.check()
-            stays = self.refusal or idle and self.has_work()
+            stays = self.has_work() if idle else self.refusal
             BUS.send(self.name, "lead", text or "(It has nothing to report.)",
                      "result" if stays else "farewell")
             if not idle:
@@ -827,6 +860,7 @@ class Teammate:
             if not stays:
                 self.close(COMPLETED)
         if stays:
+            self.idle_since = time.monotonic()
             announce()
 
     def answer(self, request_id):
@@ -839,7 +873,7 @@ class Teammate:
             HANDSHAKE.complete(self.name)
 
     def check(self):
-        """Raise Stopped after a hard stop; looked at before each step that others can see."""
+        """Raise Stopped after a hard stop; called before each step that others can see."""
         if self.state == STOPPED:
             raise Stopped
         self.last_step = time.monotonic()
@@ -847,8 +881,9 @@ class Teammate:
     def tools(self):
         if not self.wrapping_up:
             return offered_to("teammate")
-        return offered_to("wrap_up") + [schema for schema in offered_to("teammate")
-                                        if schema["name"] not in BEGINNING]
+        extra = offered_to("wrap_up") if self.wrapping_up == "shutdown" else []
+        return extra + [schema for schema in offered_to("teammate")
+                        if schema["name"] not in BEGINNING]
 
     def system(self):
         return (f"You are '{self.name}', a {self.role}.\nThe team: {team_line()}.\n"
@@ -881,8 +916,12 @@ class Teammate:
                 if unread:
                     BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
                              + "\n".join(f"{msg['from']}: {msg['content']}" for msg in unread))
-                with board() as tasks:
-                    give_back(*in_hand(self, tasks))         # rule 9
+                try:
+                    with board() as tasks:
+                        give_back(*in_hand(self, tasks))     # rule 9
+                except OSError as error:
+                    BUS.send(self.name, "lead", f"{self.name} has ended, and its task could not be "
+                             f"given back: {error}", "error")
 
 
 def living():
@@ -917,7 +956,7 @@ class Lead:
     name, role, process, plan = "lead", "lead", None, None
 
     def __init__(self):
-        self.history, self.claimed = [], set()
+        self.history, self.claimed = [], {}
 
     def turn(self):
         text, _ = take_turn(self)
@@ -1053,12 +1092,14 @@ def plan_decider(state):
 def lead_decides(state):
     """The decider that asks the lead's model once: (approve, feedback). No clear answer is a no."""
     words = [message["content"] for message in LEAD.history if message["role"] == "user"]
-    asked = [line for line in words if isinstance(line, str) and not line.startswith("<message")]
+    asked = [line for line in words
+             if isinstance(line, str) and not line.startswith("<message from=")]
     plan = tagged("message", state.payload, **{
         "from": state.sender, "type": "plan_approval_request", "request_id": state.request_id})
     text, _, _ = ask_model(types.SimpleNamespace(
         system=lambda: REVIEW, tools=list, history=[{"role": "user", "content": "\n".join(
             ["The person asked for this:", *asked, "A teammate submits this plan:", plan])}]))
+    show(f"The lead's model decides on {state.request_id}: {text or 'no words'}", "lead")
     return parse_decision(text) or (False, f"The lead gave no clear answer: {text or 'no words'}")
 
 
@@ -1093,14 +1134,14 @@ def leave():
     for member in living():
         show(f"Left undone: {member.name} did not stop in time and is cut off.", "fault")
         member.stop()
-    with board() as tasks:
-        give_back(*in_hand(LEAD, tasks))
-        left = sum(task.status != DONE for task in tasks.values())
     consume_lead_inbox()
-    if left:
-        show(f"{left} task(s) on the board are not completed; the next run finds them.")
     if BUS.folder.exists():
         show(f"The record of this run: {BUS.folder}")
+    with board() as tasks:
+        give_back(*in_hand(LEAD, tasks))
+        left = [task for task in tasks.values() if task.status in (PENDING_TASK, IN_PROGRESS)]
+    if left:
+        show(f"{len(left)} task(s) on the board are not completed. They wait for the next run.")
     show("Goodbye.")
 
 
@@ -1139,18 +1180,19 @@ def as_told():
 def read_options():
     """What the command line asks for."""
     global DEMO, ALLOW_ALL, IDLE_LIMIT, plan_decider
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--offline", action="store_true", help="let the offline model answer")
     parser.add_argument("--demo", action="store_true", help="type the chapter's prompts by itself")
     parser.add_argument("--yes", action="store_true", help="allow commands without asking")
     parser.add_argument("--workdir", metavar="PATH", default="workspace", help="where agents work")
-    parser.add_argument("--idle-limit", metavar="SECONDS", type=float, default=IDLE_LIMIT,
-                        help="how long a teammate waits for work before it ends")
+    parser.add_argument("--idle-limit", metavar="SECONDS", type=float,
+                        help=f"how long a teammate waits for work before it ends ({IDLE_LIMIT})")
     parser.add_argument("--reviewer", choices=["person", "lead"], default="person",
                         help="who decides the plans that wait: you, or the lead's model")
     options = parser.parse_args()
     DEMO, ALLOW_ALL = list(DEMO_LINES) if options.demo else None, options.yes
-    IDLE_LIMIT = DEMO_IDLE_LIMIT if options.demo else options.idle_limit
+    IDLE_LIMIT = DEMO_IDLE_LIMIT if options.demo else IDLE_LIMIT
+    IDLE_LIMIT = IDLE_LIMIT if options.idle_limit is None else options.idle_limit
     plan_decider = lead_decides if options.reviewer == "lead" else plan_decider
     return options
 

@@ -1,13 +1,14 @@
 """The task board: files, dependencies, claims by threads and processes, what is given back."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Task, load
+from conftest import POSIX, Task, load
 from protocols import at_once
 
 LESSON = "s17"
@@ -82,7 +83,7 @@ def test_dependencies_are_read_as_models_write_them(lesson, blocked_by):
 @pytest.mark.parametrize("subject, blocked_by, sentence", [
     ("", [], "A task has a subject."), (" \n", [], "A task has a subject."),
     ("x", ["7"], "There is no task '7'. The board has: 1, 2."),
-    ("x", ["3"], "Task 3 would wait for itself."),          # its own id, and no other task's
+    ("x", ["3"], "There is no task '3'. The board has: 1, 2."),          # its own id
     ("x", ["1", "two"], "There is no task 'two'. The board has: 1, 2."),
 ])
 def test_a_task_that_could_never_begin_is_refused(lesson, subject, blocked_by, sentence):
@@ -90,6 +91,13 @@ def test_a_task_that_could_never_begin_is_refused(lesson, subject, blocked_by, s
     before = on_disk(lesson)
     said = refused(lambda: create(lesson, subject, blocked_by=blocked_by))
     assert sentence in said and on_disk(lesson) == before
+
+
+def test_a_task_may_wait_for_one_that_waits_for_nothing_that_is_there(lesson):
+    by_hand(lesson, "2", blocked_by=["gone"])
+    create(lesson, "x", blocked_by="2")
+    assert lesson.list_tasks(lesson.LEAD).splitlines() == [
+        "2 by hand [pending, blocked by gone]", "3 x [pending, blocked by 2]"]
 
 
 def test_a_circle_that_was_typed_by_hand_takes_no_new_task(lesson):
@@ -227,6 +235,19 @@ def test_a_process_that_is_killed_in_the_midst_of_a_claim_leaves_a_whole_board(
     assert work_off(lesson, alice) == ["1", "2"]
 
 
+def test_a_board_that_another_program_holds_too_long_is_an_error(lesson, process, monkeypatch):
+    create(lesson, "one")
+    child = process("with lesson.board(): hang()")
+    go(child)
+    assert child.stdout.readline() == "here\n"
+    monkeypatch.setattr(lesson, "HOLD_LIMIT", 0.05)
+    with pytest.raises(OSError, match="Another program holds the board"):
+        lesson.list_tasks(lesson.LEAD)
+    child.kill()
+    child.wait()
+    assert lesson.list_tasks(lesson.LEAD) == "1 one [pending]"
+
+
 def on_board(lesson):
     with lesson.board() as tasks:
         return [task.status for task in tasks.values()]
@@ -250,25 +271,28 @@ def test_what_blocks_a_task_is_said_until_it_is_completed(lesson, agents):
 def test_only_the_owner_completes_and_gives_back(lesson, agents):
     alice, bob = agents(alice="coder", bob="coder")
     create(lesson, "one")
-    for call in (lesson.complete_task, lesson.release_task):
-        assert "not in your hands" in refused(call, alice, "1")
+    not_yours = [(lesson.complete_task, "Task 1 is not in your hands: {}."),
+                 (lesson.release_task, "Task 1 cannot be given back: {}.")]
+    for call, sentence in not_yours:
+        assert refused(call, alice, "1") == sentence.format("pending")
     lesson.claim_task(alice, "1")
     before = on_disk(lesson)
-    for call in (lesson.complete_task, lesson.release_task):
-        assert "not in your hands" in refused(call, bob, "1")
+    for call, sentence in not_yours:
+        assert refused(call, bob, "1") == sentence.format("in_progress by alice")
     assert refused(lesson.claim_task, bob, "1") == "Task 1 is in_progress by alice."
     assert on_disk(lesson) == before
     lesson.complete_task(alice, "1")
-    for call in (lesson.complete_task, lesson.release_task):
-        assert "not in your hands" in refused(call, alice, "1")
+    for call, sentence in not_yours:
+        assert refused(call, alice, "1") == sentence.format("completed by alice")
+    assert "completed by alice" in refused(lesson.release_task, lesson.LEAD, "1")
     assert refused(lesson.claim_task, bob, "1") == "Task 1 is completed by alice."
 
 
 def test_a_task_of_another_run_belongs_to_nobody_here_even_if_the_name_is_the_same(lesson, agents):
     [alice] = agents(alice="coder")
     by_hand(lesson, "1", status="in_progress", owner="alice@20250101-000000-1")
-    assert "not in your hands" in refused(lesson.complete_task, alice, "1")
-    assert "not in your hands" in refused(lesson.release_task, alice, "1")
+    for call in (lesson.complete_task, lesson.release_task, lesson.claim_task):
+        assert "in_progress by alice of the run 2025" in refused(call, alice, "1")
     assert ("1 by hand [in_progress by alice of the run 20250101-000000-1; if that has ended: "
             "release_task, or /tasks release 1]") == lesson.list_tasks(alice)
     assert on_board(lesson) == ["in_progress"]
@@ -286,7 +310,7 @@ def test_the_lead_and_the_person_can_give_back_anybodys_task(lesson, agents, cap
 
 
 @pytest.mark.parametrize("line, answer", [
-    ("/tasks release 1", "Task 1 is not in your hands (rule 9).\n"),
+    ("/tasks release 1", "Task 1 cannot be given back: pending.\n"),
     ("/tasks release 9", "There is no task '9'. The board has: 1.\n"),
     ("/tasks release", "There is no task ''. The board has: 1.\n"),
     ("/tasks", "1 one [pending]\n"),
@@ -296,6 +320,20 @@ def test_the_board_at_the_prompt(lesson, capsys, line, answer):
     create(lesson, "one")
     lesson.obey(lesson.normal(line))
     assert capsys.readouterr().out == answer
+
+
+def test_the_list_is_in_the_order_of_the_numbers_and_has_a_line_for_each(lesson):
+    create(lesson, *map(str, range(9)), "ten [completed]\n2 two [completed]")
+    lines = lesson.list_tasks(lesson.LEAD).splitlines()
+    assert [line.split()[0] for line in lines] == [str(number) for number in range(1, 11)]
+    assert lines[-1] == "10 ten [completed] 2 two [completed] [pending]"
+
+
+def test_a_board_that_cannot_be_used_is_a_sentence_and_the_prompt_goes_on(lesson, capsys):
+    (lesson.WORKSPACE / ".tasks").write_text("a file")
+    lesson.obey("/tasks")
+    lesson.obey("/tasks release 1")
+    assert capsys.readouterr().out.count(".tasks") == 2
 
 
 def test_an_empty_board_is_said_to_be_empty(lesson):
@@ -321,7 +359,7 @@ def test_a_role_must_fit_and_case_does_not_matter(lesson, agents, required, role
 
 def test_a_task_whose_role_nobody_has_is_listed_with_the_reason(lesson, agents):
     create(lesson, "one", required_role="tester")
-    reason = "1 one [pending, for the role 'tester', which nobody on the team has]"
+    reason = "1 one [pending, for the role 'tester', which nobody here has]"
     assert lesson.list_tasks(lesson.LEAD) == reason
     alice, bob = agents(alice="coder", bob="Tester")
     assert lesson.list_tasks(lesson.LEAD) == "1 one [pending]"
@@ -329,21 +367,48 @@ def test_a_task_whose_role_nobody_has_is_listed_with_the_reason(lesson, agents):
     assert lesson.list_tasks(lesson.LEAD) == reason
 
 
+def test_a_task_that_everyone_here_has_given_back_is_listed_as_such(lesson, agents):
+    alice, bob = agents(alice="coder", bob="tester")
+    create(lesson, "one", required_role="coder")
+    lesson.claim_task(alice, "1")
+    lesson.release_task(alice, "1")
+    assert lesson.list_tasks(lesson.LEAD) == (
+        "1 one [pending, everyone here who can take it has given it back]")
+    agents(carol="coder")
+    assert lesson.list_tasks(lesson.LEAD) == "1 one [pending]"
+
+
+@pytest.mark.parametrize("fields", [
+    {"id": "2"}, {"status": "paused"}, {"owner": 7}, {"blocked_by": "2"}, {"blocked_by": [1]},
+    {"blocked_by": [["2"]]}, {"subject": None}, {"required_role": 1}, {"colour": "red"},
+    {"owner": "bob@run"}, {"status": "in_progress"},
+])
+def test_a_task_that_was_edited_wrongly_is_reported_and_passed_over(lesson, agents, fields):
+    by_hand(lesson, "1", **fields)
+    passed_over(lesson, agents)
+
+
 @pytest.mark.parametrize("content", [
-    b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"id": "1"}', b"null",
-    b'{"id": "2", "subject": "", "description": "", "status": "pending", "owner": null, '
-    b'"blocked_by": []}',
-    b'{"id": "1", "subject": "", "description": "", "status": "paused", "owner": null, '
-    b'"blocked_by": []}',
-    b'{"id": "1", "subject": "", "description": "", "status": "pending", "owner": 7, '
-    b'"blocked_by": []}',
-    b'{"id": "1", "subject": "", "description": "", "status": "pending", "owner": null, '
-    b'"blocked_by": "2"}',
+    b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"id": "1"}', b"null", b"\"1\"",
 ])
 def test_a_file_that_is_no_task_is_reported_and_passed_over(lesson, agents, content):
     by_hand(lesson, "1")
+    (lesson.WORKSPACE / ".tasks" / "1.json").write_bytes(content)
+    passed_over(lesson, agents)
+
+
+@POSIX
+def test_a_pipe_in_place_of_a_task_keeps_nobody_waiting(lesson):
+    (lesson.WORKSPACE / ".tasks").mkdir()
+    os.mkfifo(lesson.WORKSPACE / ".tasks" / "1.json")
+    assert Task(lesson.list_tasks, lesson.LEAD).result() == (
+        "1 1.json is no task: it is no file [invalid]")
+
+
+def passed_over(lesson, agents):
+    """Task 1 is shown as invalid, and nothing else is the matter."""
     path = lesson.WORKSPACE / ".tasks" / "1.json"
-    path.write_bytes(content)
+    content = path.read_bytes()
     [alice] = agents(alice="coder")
     create(lesson, "two")
     first, second = lesson.list_tasks(alice).splitlines()
@@ -369,7 +434,7 @@ def test_a_board_that_cannot_be_written_changes_nothing(lesson, agents):
     (lesson.WORKSPACE / ".tasks" / "next").mkdir()          # where a task is written first
     with pytest.raises(OSError):
         lesson.claim_task(alice, "1")
-    assert on_board(lesson) == ["pending"]
+    assert (on_board(lesson), alice.claimed) == (["pending"], {})
 
 
 def test_who_was_cut_off_claims_nothing_more(lesson, agents):

@@ -1,13 +1,15 @@
 """Teammates without work: mail first, then the own task, then a claim, then sleep, then the end."""
 
+import contextlib
 import json
+import re
 import threading
 import time
 
 import pytest
 from conftest import LIMIT, asleep, call, results_of, until, words_of
 from protocols import come_to_rest, latest
-from test_board import create, on_disk
+from test_board import by_hand, create, on_disk
 from test_teammate import contents, ended, idle, refuse, types, write_to
 
 LESSON = "s17"
@@ -152,6 +154,18 @@ def test_a_task_claimed_with_the_tool_is_reminded_of_too(stage):
     assert 'note="Your turn is over' in words_of(stage.calls("alice")[2])
 
 
+def test_each_of_several_tasks_in_hand_has_its_own_reminders(stage):
+    create(stage, "one", "two")
+    both = [call("claim_task", task_id="1"), call("claim_task", task_id="2")]
+    stage.spawn("alice", both)
+    after(stage, "alice", 2 + 2 * stage.MAX_REMINDERS)
+    notes = [msg["content"] for msg in stage.mail("message")]
+    assert [note.split(" back")[0] for note in notes] == [
+        "alice gives task 1", "alice gives task 2"]
+    assert [claims for request in stage.calls("alice")[2:]
+            for claims in re.findall(r'<task id="(\d)"', words_of(request))[-1:]] == list("1122")
+
+
 def test_only_what_fits_the_role_is_claimed(stage):                                  # case 25
     create(stage, "test it", required_role="tester")
     create(stage, "code it")
@@ -198,6 +212,27 @@ def test_who_ends_however_gives_its_task_back(stage, monkeypatch, end):         
     status(stage, "completed")
 
 
+def test_a_task_that_cannot_be_given_back_is_told(stage):
+    create(stage, "one")
+    held = stage.hold("bye")
+    stage.spawn("alice", "ready", held)
+    assert held.asked.wait(LIMIT)
+    (stage.workspace / ".tasks" / "next").mkdir()          # where a task is written first
+    stage.TEAM["alice"].stop()
+    [told] = contents(stage, "error")
+    assert "could not be given back" in told
+    (stage.workspace / ".tasks" / "next").rmdir()
+
+
+def test_leaving_says_how_many_tasks_are_left(stage, capsys):
+    create(stage, "one", "two", "three")
+    stage.lesson.claim_task(stage.LEAD, "1")
+    stage.lesson.complete_task(stage.LEAD, "1")
+    (stage.workspace / ".tasks" / "9.json").write_text("no task")
+    stage.lesson.leave()
+    assert "2 task(s) on the board are not completed" in capsys.readouterr().out
+
+
 def test_leaving_gives_back_what_the_lead_has_in_hand(stage):
     create(stage, "one")
     stage.lesson.claim_task(stage.LEAD, "1")
@@ -213,7 +248,7 @@ def test_who_has_nothing_to_do_says_farewell_and_ends(stage, short_limit):
     wrap_up = stage.calls("alice")[1]
     assert '<wrap_up reason="idle">' in words_of(wrap_up)
     names = {tool["name"] for tool in wrap_up["tools"]}
-    assert "refuse_shutdown" in names and not names & {"bash", "submit_plan", "claim_task"}
+    assert not names & {"bash", "submit_plan", "claim_task", "refuse_shutdown"}
     assert contents(stage, "farewell") == ["That was all."]
     assert types(stage)[-1] == "farewell" and stage.pending_requests == {}
     stage.spawn("alice", "the name is free")
@@ -230,6 +265,16 @@ def test_the_idle_limit_is_counted_from_the_last_work(stage, monkeypatch):
     after(stage, "alice", 1)
     stage.until_state("alice", "COMPLETED")
     assert len(stage.calls("alice")) == 2
+
+
+def test_a_task_that_she_has_had_does_not_keep_her(stage, short_limit):
+    create(stage, "one")
+    create(stage, "two")
+    stage.lesson.claim_task(stage.LEAD, "1")
+    stage.spawn("alice", "ready", [call("release_task", task_id="2")], "I cannot.", "bye")
+    after(stage, "alice", 3)
+    by_hand(stage, "2", blocked_by=["1"])
+    stage.until_state("alice", "COMPLETED")
 
 
 @pytest.mark.parametrize("role, waits", [("", True), ("tester", True), ("writer", False)])
@@ -291,11 +336,30 @@ def test_a_stop_that_comes_during_the_last_turn_is_answered(stage, short_limit):
     assert types(stage)[-2:] == ["farewell", "shutdown_response"]
 
 
-def test_a_last_turn_can_be_refused(stage, short_limit):
-    alice, held = in_idle_wrap_up(stage, [call("refuse_shutdown", reason="I expect news.")])
-    held.free.set()
-    until(lambda: len(contents(stage, "result")) == 2)
-    stage.until_state("alice", "COMPLETED")              # after the limit it is asked again
+def test_mail_during_the_tools_of_the_last_turn_waits_for_an_ordinary_turn(stage, short_limit):
+    first, second = stage.hold([call("list_tasks")]), stage.hold("nearly gone")
+    stage.spawn("alice", "ready", first, second)
+    assert first.asked.wait(LIMIT)
+    write_to(stage, "alice", "one more thing")
+    first.free.set()
+    assert second.asked.wait(LIMIT)
+    assert "one more thing" not in words_of(stage.calls("alice")[2])
+    second.free.set()
+    stage.until_state("alice", "COMPLETED")
+    assert "one more thing" in words_of(stage.calls("alice")[3])
+
+
+def test_what_is_no_work_does_not_keep_the_clock_from_running(stage, monkeypatch):
+    monkeypatch.setattr(stage.lesson, "IDLE_LIMIT", 0.3)
+    alice = stage.spawn("alice", "ready")
+    idle(stage, "alice")
+    number = 0
+    while alice.state != "COMPLETED":            # mail of a kind that she ignores, again and again
+        number += 1
+        assert number < 1000
+        with contextlib.suppress(stage.UnknownAgent):
+            stage.BUS.send("lead", "alice", "psst", "gossip")
+        time.sleep(0.01)
 
 
 def test_a_stop_is_answered_in_idle_at_once_and_no_task_is_begun(stage, no_look):
