@@ -57,12 +57,48 @@ def test_tasks_that_nobody_named_are_made_up_and_worked_off(troupe, words, numbe
     ("创建 3 个任务：1、建 users 表；2、写后端配置；3、写测试，依赖 1 和 2。",
      [("建 users 表", [], ""), ("写后端配置", [], ""), ("写测试", ["1", "2"], "")]),
     ("创建两个任务：写配置，然后写测试。", [("写配置", [], ""), ("写测试", ["1"], "")]),
+    ("Create 4 tasks: say hello; write b.md after task 1; then write c.txt; summarise everything "
+     "after c.txt for a writer.",
+     [("Say hello", [], ""), ("Write b.md", ["1"], ""), ("Write c.txt", ["2"], ""),
+      ("Summarise everything", ["3"], "writer")]),
+    ("Create 3 tasks: write a.py (tester); write b.py, only a tester may do it; write c.py, role "
+     "writer.", [("Write a.py", [], "tester"), ("Write b.py", [], "tester"),
+                 ("Write c.py", [], "writer")]),
+    ("创建三个任务：写 a.md（测试员做）；写 b.md，由测试员做；写 c.md，给设计师做，在 a.md 之后。",
+     [("写 a.md", [], "测试员"), ("写 b.md", [], "测试员"), ("写 c.md", ["1"], "设计师")]),
+    ("Create 2 tasks: write one.md; write two.md (needs one.md).",
+     [("Write one.md", [], ""), ("Write two.md", ["1"], "")]),
+    ("创建两个任务：写 d.txt；写 e.txt，需先完成 d.txt。", [("写 d.txt", [], ""), ("写 e.txt", ["1"], "")]),
 ])
 def test_tasks_are_read_with_what_they_wait_for_and_their_role(troupe, words, tasks):
     stage = troupe(words)
     assert [(task["subject"], task["blocked_by"], task["required_role"])
             for _, task in sorted(on_disk(stage).items())] == tasks
     assert [path for path in stage.workspace.iterdir() if path.is_file()] == []
+
+
+def test_a_task_may_wait_for_one_that_was_on_the_board_before(troupe):
+    stage = troupe("Create 2 tasks on the board.")
+    troupe("Create a task: write q.md after task 1.")
+    troupe("创建两个任务：写 r.md，在任务 2 之后；写 s.md，在 r.md 之后。")
+    assert [task["blocked_by"] for _, task in sorted(on_disk(stage).items())] == [
+        [], [], ["1"], ["2"], ["4"]]
+
+
+def test_a_task_that_should_wait_for_one_that_is_not_there_is_not_made_in_silence(troupe, capsys):
+    stage = troupe("Create 2 tasks: write a.md after task 9; write b.md after lunch.")
+    assert subjects(stage) == ["Write b.md"]
+    screen = capsys.readouterr().out
+    assert "There is no task '9'" in screen and "did not understand this part: lunch" in screen
+
+
+def test_a_teammate_can_fill_the_board_and_claim(troupe):
+    stage = troupe("Spawn gina. Tell gina to create 2 tasks: write g1.md; write g2.md.")
+    assert subjects(stage) == ["Write g1.md", "Write g2.md"]
+    assert {task["status"] for task in on_disk(stage).values()} == {"completed"}
+    stage.lesson.create_task(stage.LEAD, "Write g3.md", required_role="assistant")
+    troupe("Ask gina to claim task 3.")
+    assert on_disk(stage)["3"]["status"] == "completed"
 
 
 def test_roles_decide_who_takes_what(troupe):
@@ -87,7 +123,8 @@ def test_what_the_player_cannot_do_it_gives_back_and_says_so(troupe, subject):
 
 @pytest.mark.parametrize("words, told", [
     ("Show me the board.", "1 one [pending]"), ("看看任务板。", "1 one [pending]"),
-    ("What tasks are there?", "1 one [pending]")])
+    ("What tasks are there?", "1 one [pending]"), ("任务板上有什么？", "1 one [pending]"),
+    ("Show task 1.", '"subject": "one"'), ("What is this?", "Create 3 tasks on the board")])
 def test_the_lead_shows_the_board(troupe, capsys, words, told):
     stage = troupe("Hello!")
     stage.lesson.create_task(stage.LEAD, "one")

@@ -601,7 +601,8 @@ ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of
         r"(?=\s*(?:[.,;:!?，。；：！？、()（）\n]|$|(?:and|to|who|with|please)\b|(?:和|以及)))[)）]?")
 PERSON = re.compile(
     rf"(?:[\s,，、]|\band\b|和|以及)*{Q}(?P<name>(?!please\b)(?u:[\w-]){{1,32}}?){Q}"
-    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|和)|\s+(?:and|to|with|who)\b)|(?<=\w)(?=\s+{CJK}))",
+    rf"(?:{ROLE}|(?=\s*(?:$|[.,;:!?，。；：！？、]|和)|\s+(?:and|to|with|who)\b)|(?<=\w)(?=\s+{CJK})"
+    r"|(?=去|来|负责))",
     re.I | re.A)
 PATH = r"(?:[\w.-]*[/\\])+[\w.-]*\w|\w[\w-]*(?:\.[\w-]+)*\.[A-Za-z]\w*"
 FILES = [re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (    # the surest form first
@@ -631,7 +632,7 @@ def split(words, joint, rows):
 
 def polished(words, chinese):
     """Words as a sentence of their own."""
-    words = TAIL.sub("", words).lstrip()
+    words = TAIL.sub("", words.replace(ITEM, "; ")).lstrip()
     if QUOTED.fullmatch(words) and words[0] != "`":
         words = words[1:-1]
     if not chinese and not re.match(PATH, words, re.ASCII):
@@ -666,6 +667,8 @@ class Reading:
     def __init__(self, scene):
         self.scene, self.blocks, self.unclear, self.spawned = scene, [], [], []
         self.listing = False        # whether the words that follow are tasks for the board
+        self.on_board = {id for done in calls_of(scene.before, "create_task")
+                         for id in TASK_ID.findall(done.result)}
         self.names = [str(done.input.get("name") or done.input.get("to"))
                       for done in calls_of(scene.before, "spawn_teammate", "send_message")]
         self.file = next((str(done.input.get("path")) for done in
@@ -682,10 +685,10 @@ class Reading:
     def read(self, order):
         """Read an order piece by piece; to the lead, what it tells a teammate is one piece."""
         if self.scene.name != "lead":
-            self.obey_pieces(order, TEAMMATE)
+            if not (TASKS[0].match(order) and self.obey(as_list(order), TASKS)):
+                self.obey_pieces(order, TEAMMATE)
             return
-        if TASKS[0].search(order):
-            order = NUMBERED.sub("; ", order)
+        order = as_list(order)
         for sentence in split(order, SENTENCE_END, LEAD + WORK):
             for piece in split(sentence, JOINT, LEAD):
                 if any(row.match(piece) for row in LEAD):
@@ -714,7 +717,9 @@ class Reading:
     def not_understood(self):
         """The sentences that say so."""
         if self.unclear and not self.blocks:
-            return [self.scene.say("help lead" if self.scene.name == "lead" else "help teammate")]
+            keys = ["help lead" if self.scene.name == "lead" else "help teammate"]
+            keys += ["help board"] if {"create_task", "spawn_teammate"} <= self.scene.tools else []
+            return ["\n".join(map(self.scene.say, keys))]
         return [self.scene.say("unclear", words=words) for words in self.unclear
                 if not re.fullmatch(rf"(?:{POLITE})*", words, re.I | re.A)]
 
@@ -743,15 +748,17 @@ def spawn(match, reading):
     clause, at, calls = match.string, match.end(), []
     if "name" in match.groupdict():                 # the role stood before the name
         calls.append(new_teammate(match, reading))
-    while not (calls and any(row.match(clause, at) for row in WORK)) and (
+    while not (calls and (any(row.match(clause, at) for row in WORK)
+                          or re.match("去|来|负责", clause[at:]))) and (
             person := PERSON.match(clause, at)):
         at = person.end()
         calls.append(new_teammate(person, reading))
     share_role(calls, reading)
-    rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去)?\s*", "", clause[at:])
+    rest = re.sub(r"^[\s,，]*(?:and|to|who should|来|去|负责)?\s*", "", clause[at:])
     if calls and (task := JOB.match(rest)):
         calls[-1]["input"]["prompt"] = reading.scene.say("job", task=task["task"].strip())
-    elif calls and any(row.match(rest) for row in [PLAN, *WORK]):
+    elif calls and (re.match(r"[\s,，]*(?:to|who should)\s", clause[at:])
+                    or any(row.match(rest) for row in [PLAN, *WORK])):
         calls[-1]["input"]["prompt"] = polished(rest, reading.scene.chinese)
     return calls or None
 
@@ -934,74 +941,6 @@ def review(match, reading):
     return [call("review_plan", who=named[-1], approve=approve, feedback=why)]
 
 
-def create_tasks(match, reading):
-    """Tasks for the board: those that the words name, otherwise as many as they say."""
-    rest = match.string[match.end():]
-    if TAIL.sub("", rest).strip():
-        reading.listing = True
-        put_on_board(re.sub(r"^[\s:：，,]*(?:to\b)?", "", rest), reading)
-        return []
-    number = match["number"] or "3"
-    for n in range(1, (NUMBERS.get(number.lower()) or int(number)) + 1):
-        key = f"task {n}"
-        put_on_board(reading.scene.say(key if key in PHRASES else "task", n=n), reading)
-    return []
-
-
-def put_on_board(words, reading):
-    """Add a create_task for each item of a list; what the items wait for is said beside them."""
-    waits, items = [], split(words, JOINT, [*WORK, BEFORE_IT])
-    if len(items) == 1 and not any(row.match(words) for row in WORK):
-        items = ITEM_END.split(words)
-    for item in items:
-        waits += [TAIL.sub("", found[found.lastgroup]) for found in AFTER.finditer(item)]
-        if not re.fullmatch(rf"(?:{POLITE}|[;:；：、])*", AFTER.sub("", item), re.I | re.A):
-            reading.blocks.append(new_task(AFTER.sub("", item), waits, reading))
-            waits = []
-
-
-def new_task(words, waits, reading):
-    """The call that creates a task; for what it waits is given as places among all new ones."""
-    earlier = [block["input"]["subject"] for block in reading.blocks
-               if block.get("name") == "create_task"]
-    places = [place for wait in waits for place in meant(wait, earlier)]
-    if THEN.match(words) and earlier and not waits:
-        places = [len(earlier) - 1]
-    role = FOR_ROLE.search(words)
-    words = re.sub(rf"^(?:{POLITE})*", "", FOR_ROLE.sub("", words), flags=re.I | re.A)
-    if not any(row.match(words) for row in WORK):
-        words = reading.scene.say("write it", words=words.strip())
-    return call("create_task", subject=TAIL.sub("", polished(words, is_chinese(words))),
-                **({"blocked_by": places} if places else {}),
-                **({"required_role": role[role.lastgroup]} if role else {}))
-
-
-def meant(words, tasks):
-    """The places of the tasks that words name: by number, by a word that they share, or all."""
-    if re.search(r"\b(?:all|both|everything|them)\b|都|全部|所有", words, re.I | re.A):
-        return range(len(tasks))
-    found = []
-    for part in re.split(r"\s+and\s+|[,，、和]", words):
-        numbers = [NUMBERS.get(word) or int(word) for word in
-                   re.findall(rf"\b(?:\d{{1,3}}|{'|'.join(NUMBERS)})\b", part.lower())]
-        shared = [len(tokens(part) & tokens(task)) for task in tasks]
-        if numbers and numbers[0] <= len(tasks):
-            found.append(numbers[0] - 1)
-        elif any(shared):
-            found.append(shared.index(max(shared)))
-    return found
-
-
-def tokens(words):
-    """The words and signs by which a task is known."""
-    return set(re.findall(rf"[a-z0-9]+|{CJK}", words.lower())) - NO_NAMES - NO_SIGNS
-
-
-def give_back(match, reading):
-    """The call that gives a task back."""
-    return [call("release_task", task_id=match["id"])]
-
-
 def answer(key):
     """The maker of an answer in words."""
     return lambda match, reading: [text(reading.scene.say(
@@ -1013,6 +952,164 @@ def use(tool):
     return lambda match, reading: [call(tool)]
 
 
+# ── The player: tasks for the board ──────────────────────────────────
+
+BOARD = r"(?:task\s+)?board\b", "(?:任务板|任务看板|看板|面板|板)[上里]?"
+NUMBERS = {word: place // 3 + 1 for place, word in enumerate(
+    "one first 一 two second 二 three third 三 four fourth 四 five fifth 五 six sixth 六".split())}
+NUMBER = rf"(?:\d{{1,3}}|{'|'.join(NUMBERS)})"
+ITEM = "\x1f"                   # stands between the tasks of a list
+LIST_END = re.compile(r"[.!?](?:\s|$)|[。！？]|\n\n")
+ITEM_GAP = re.compile(r"\s*[;；\n]\s*")
+NUMBERED_GAP = re.compile(r"[\s;；]*(?<![\w.])\(?\d{1,2}[.)、]\s*", re.ASCII)     # 1. … 2. …
+NOUN_GAP = re.compile(r"\s*[,，、]\s*(?:and\s+)?|\s+and\s+|[和与]", re.IGNORECASE)
+THEN = re.compile(r"(?:[\s,;，。；]|and\b)*then\b|[\s，。；]*(?:然后|接着|随后|再)", re.IGNORECASE)
+BEFORE_IT = re.compile(       # what has to be done first, where it may stand before the task
+    r"[\s,(]*\b(?:after|once|as\s+soon\s+as|depend(?:s|ing)\s+on|needs|waits\s+for)\s+"
+    r"(?P<en>[^,;:()]+)\)?"
+    r"|(?:[在等])?\s*(?P<zh>[^，。；：（）]{1,24}?)\s*(?:(?:完成|做完|[写建做]?好)了?之?以?后|[之以]后)"
+    r"[，,]?\s*再?", re.I | re.A)
+AFTER = re.compile(rf"{BEFORE_IT.pattern}|[（(，,]?\s*(?:依赖|需要?先完成|先完成)\s*"
+                   r"(?P<need>[^，。；（）()]+)[）)]?", re.I | re.A)
+ROLES = "tester|coder|programmer|developer|dev|engineer|writer|reviewer|designer|analyst|researcher"
+ZH_ROLES = "(?:测试|后端|前端|开发|设计|评审|审查|运维|文档)(?:员|师|工程师|人员|者)?"
+FOR_ROLE = re.compile(
+    rf"[\s,]*(?:\b(?:for|by)\s+(?:an?|the)|\(\s*(?:role)?|\brole|\bonly\s+(?:an?|the))\s*:?"
+    rf"\s*(?P<en>(?:[\w-]+\s+)?(?:{ROLES}))\b(?:\s+(?:only|(?:may|can|should)\b[^,.;:]*))?"
+    r"\s*\)?\s*:?"
+    rf"|[\s，,]*(?:[（(]|只?能?(?:由|给|交给)|角色[是为]?[：:]?)\s*(?:只?能?由)?(?P<zh>{ZH_ROLES})"
+    r"(?:来?[做完]成?)?\s*[）)]?[：:]?", re.IGNORECASE)
+NO_SIGNS = {"is", "are", "be", "done", "ready", "finished", "task", "file", "create", "write", "of",
+            "called", "in", "on", "to", "for", *"的写创建在了一个文件任务好"}
+
+
+def create_tasks(match, reading):
+    """Tasks for the board: those that the words name, otherwise as many as they say."""
+    rest = re.sub(r"^[\s:：，,]*(?:to\b)?", "", match.string[match.end():])
+    if TAIL.sub("", rest).strip(ITEM):
+        reading.listing = True
+        put_on_board(rest, reading)
+        return []
+    number = (match["number"] or "3").lower()
+    number = {"a": 1, "an": 1, "两": 2, **NUMBERS}.get(number) or int(number)
+    for n in range(1, number + 1):
+        key = f"task {n}"
+        put_on_board(reading.scene.say(key if key in PHRASES else "task", n=n), reading)
+    return []
+
+
+def as_list(order):
+    """An order with one sign between the tasks of a list, so that nothing else cuts it there."""
+    if not (match := TASKS[0].search(order)):
+        return order
+    rest = order[match.end():]
+    if re.match(r"[\s:：]*\(?1[.)、]", rest):
+        rest = NUMBERED_GAP.sub(ITEM, rest)
+    end = LIST_END.search(rest)
+    end = end.start() if end else len(rest)
+    return order[:match.end()] + ITEM_GAP.sub(ITEM, rest[:end]) + rest[end:]
+
+
+def put_on_board(words, reading):
+    """A create_task for each task of a list, but where the list goes over into other orders."""
+    for chunk in filter(str.strip, words.split(ITEM)):
+        if any(row.maker in (spawn, shut_down) and row.match(chunk) for row in LEAD):
+            reading.obey(chunk, LEAD)
+        elif any(row.match(item) for item in split(chunk, JOINT, WORK) for row in WORK):
+            add_tasks(split(chunk, JOINT, [*WORK, BEFORE_IT]), reading)
+        else:                                           # "schema, config and tests"
+            nouns = NOUN_GAP.split(TAIL.sub("", chunk)) if ITEM not in words else [chunk]
+            add_tasks([reading.scene.say("write it", words=noun) for noun in nouns]
+                      if len(nouns) > 1 else nouns, reading)
+
+
+def add_tasks(items, reading):
+    """The calls for these tasks; what a task waits for may stand before it as an item."""
+    waits, new = [], len(reading.blocks)
+    for item in items:
+        role, words = FOR_ROLE.search(item), FOR_ROLE.sub("", item)
+        waits += [TAIL.sub("", found[found.lastgroup]) for found in AFTER.finditer(words)]
+        words = AFTER.sub("", words)
+        if not re.fullmatch(rf"(?:{POLITE}|[;:；：、])*", words, re.I | re.A):
+            reading.blocks.append(new_task(words, role, waits, reading))
+            waits = []
+    if waits and len(reading.blocks) > new:             # "write d.txt, after c.md"
+        last = reading.blocks.pop()
+        last["input"].update(blocked_by=places(waits, reading))
+        reading.blocks.append(last)
+
+
+def new_task(words, role, waits, reading):
+    """The call that creates a task."""
+    blockers = places(waits or (["that"] if THEN.match(words) else []), reading)
+    words = re.sub(rf"^(?:{POLITE})*", "", words, flags=re.I | re.A)
+    return call("create_task", subject=TAIL.sub("", polished(words, is_chinese(words))),
+                **({"blocked_by": blockers} if blockers else {}),
+                **({"required_role": role[role.lastgroup]} if role else {}))
+
+
+def places(waits, reading):
+    """What words name as blockers: the place of a new task, or the id of one on the board."""
+    tasks = [block["input"]["subject"] for block in reading.blocks
+             if block.get("name") == "create_task"]
+    found = []
+    for part in (part for words in waits for part in re.split(r"\s+and\s+|[,，、和]", words)):
+        number = re.search(rf"(?:task|item|number|step|[#第]|任务)\s*({NUMBER})(?![\w.])"
+                           rf"|^\s*(?:the\s+)?({NUMBER})\s*[个项]?(?:task|item|任务)?\s*$",
+                           part, re.I | re.A)
+        shared = [len(tokens(part) & tokens(task)) for task in tasks]
+        if re.search(r"\b(?:all|both|everything|them)\b|都|全部|所有", part, re.I | re.A):
+            found += range(len(tasks))
+        elif number:
+            number = number[number.lastindex].lower()
+            number = NUMBERS.get(number) or int(number)
+            new = 0 < number <= len(tasks) and str(number) not in reading.on_board
+            found.append(number - 1 if new else str(number))
+        elif any(shared):
+            found.append(shared.index(max(shared)))
+        elif tasks and re.search(r"\b(?:that|this|it)\b|它|这|那", part, re.I | re.A):
+            found.append(len(tasks) - 1)
+        else:
+            reading.unclear.append(part)
+    return found
+
+
+def tokens(words):
+    """The words and signs by which a task is known."""
+    return set(re.findall(rf"[a-z0-9]+|{CJK}", words.lower())) - NO_NAMES - NO_SIGNS
+
+
+def with_id(tool):
+    """The maker of a call about the task that the words name."""
+    return lambda match, reading: [call(tool, task_id=match["id"])]
+
+
+TASKS = [
+    Intent(rf"(?:create|add|put|make|post|write)\s+(?:(?P<number>{NUMBER}|an?)\s+)?"
+           rf"(?:(?:some|new|small)\s+)*tasks?\b(?:\s+(?:on|to|onto)\s+(?:the|our)\s+{BOARD[0]})?"
+           r"(?:\s+with\s+dependencies)?",
+           rf"(?:[在往向]?{BOARD[1]})?\s*(?:创建|新建|添加|发布|建|放|写)[上下出]?\s*"
+           rf"(?P<number>{NUMBER}|两)?\s*[个项条]?(?:新的?|小)?任务(?!板)"
+           rf"(?:\s*(?:放?[到在])?{BOARD[1]})?", create_tasks),
+    Intent(r"(?:watch|observe|see)\s+(?:how\s+)?(?u:[\w-]+(?:\s+and\s+[\w-]+)?)\s+(?:auto\W?)?"
+           r"(?:claim|work|pick)\b.*|let\s+(?:them|everyone)\s+(?:auto\W?)?(?:claim|pick)\b.*",
+           r"(?:看着?|观察|看看|让)(?:一下)?\s*(?:[她他它]们?|大家)?\s*(?:怎么|如何|自己|自动|主动)*\s*"
+           r"(?:认领|领取|抢任务|干活|工作).*", lambda match, reading: []),
+    Intent(r"(?:show|read|get|look\s+at)\s+(?:me\s+)?task\s+#?(?P<id>\w+)",
+           r"(?:看看?|查看|显示)\s*任务\s*#?(?P<id>\d+)", with_id("get_task")),
+    Intent(rf"(?:show|list|look|check|see|what(?:'s|\s+is|\s+are)?)\s+"
+           rf"(?:(?:me|on|at|all|the|our)\s+)*(?:{BOARD[0]}|tasks\b)|tasks[.!?\s]*$",
+           rf"(?:看看|查看|显示|列出|看)(?:一下|所有|当前|的|\s)*(?:{BOARD[1]}|任务)"
+           rf"|{BOARD[1]}\s*(?:现在)?有(?:什么|哪些|几)", use("list_tasks")),
+    Intent(r"(?:release|give\s+back|put\s+back)\s+task\s+#?(?P<id>\w+)",
+           r"(?:释放|放回|归还|退回)\s*任务\s*#?(?P<id>\w+)", with_id("release_task")),
+    Intent(r"(?:claim|take)\s+task\s+#?(?P<id>\w+)",
+           r"(?:认领|领取|接)\s*任务\s*#?(?P<id>\w+)", with_id("claim_task")),
+]
+
+
+# ── The player: all that an order may ask for ────────────────────────
+
 PLAN = Intent(
     r"(?:submit|propose|make|write|draft|prepare|present|give|hand\s+in|come\s+up\s+with)\s+"
     r"(?:(?:me|us|an?|the|your|his|her|\w+ing)\s+)*plan\b",
@@ -1020,42 +1117,7 @@ PLAN = Intent(
     plan)
 JOB = re.compile(r"(?:with|for|on|to\s+do)\s+(?:an?|the)\s+(?P<task>[\w -]+?)\s+(?:task|job)\b",
                  re.IGNORECASE)
-BOARD = r"(?:task\s+)?board\b", "(?:任务板|任务看板|看板|面板|板)[上里]?"
-NUMBERS = {word: place // 3 + 1 for place, word in enumerate(
-    "one first 一 two second 二 three third 三 four fourth 四 five fifth 五 six sixth 六".split())}
-NUMBERS |= {"a": 1, "an": 1, "两": 2}
-AMOUNT = rf"(?P<number>\d{{1,2}}|{'|'.join(NUMBERS)})"
-TASKS = [
-    Intent(rf"(?:create|add|put|make|post|write)\s+(?:{AMOUNT}\s+)?(?:(?:some|new|small)\s+)*"
-           rf"tasks?\b(?:\s+(?:on|to|onto)\s+(?:the|our)\s+{BOARD[0]})?(?:\s+with\s+dependencies)?",
-           rf"(?:[在往向]?{BOARD[1]})?\s*(?:创建|新建|添加|发布|建|放|写)[上下出]?\s*{AMOUNT}?\s*[个项条]?"
-           rf"(?:新的?|小)?任务(?!板)(?:\s*(?:放?[到在])?{BOARD[1]})?", create_tasks),
-    Intent(r"(?:watch|observe|see)\s+(?:how\s+)?(?u:[\w-]+(?:\s+and\s+[\w-]+)?)\s+(?:auto\W?)?"
-           r"(?:claim|work|pick)\b.*|let\s+(?:them|everyone)\s+(?:auto\W?)?(?:claim|pick)\b.*",
-           r"(?:看着?|观察|看看|让)(?:一下)?\s*(?:[她他它]们|大家)?\s*(?:怎么|如何|自己|自动|主动)*\s*"
-           r"(?:认领|领取|抢任务|干活|工作).*", lambda match, reading: []),
-    Intent(rf"(?:show|list|look|check|see|what(?:'s|\s+is|\s+are)?)\s+"
-           rf"(?:(?:me|on|at|all|the|our)\s+)*(?:{BOARD[0]}|tasks\b)",
-           rf"(?:看看|查看|显示|列出|看)(?:一下|所有|当前|的|\s)*(?:{BOARD[1]}|任务)",
-           use("list_tasks")),
-    Intent(r"(?:release|give\s+back|put\s+back)\s+task\s+#?(?P<id>\w+)",
-           r"(?:释放|放回|归还|退回)\s*任务\s*#?(?P<id>\w+)", give_back),
-]
-NUMBERED = re.compile(r"(?:^|(?<=[\s:：;；]))\(?\d{1,2}[.)、]\s*", re.ASCII)
-ITEM_END = re.compile(r"\s*[,，、;；]\s*(?:and\s+)?|\s+and\s+|[和与]", re.IGNORECASE)
-THEN = re.compile(r"(?:[\s,;，。；]|and\b)*then\b|\W*(?:然后|接着|随后|再)", re.IGNORECASE | re.ASCII)
-BEFORE_IT = (
-    r"[\s,(]*\b(?:after|once|as\s+soon\s+as|depend(?:s|ing)\s+on)\s+(?P<en>[^,;:()]+)\)?"
-    r"|(?:[在等])?\s*(?P<zh>[^，。；：（）]{1,24}?)\s*(?:(?:完成|做完|[写建做]?好)了?之?以?后|[之以]后)[，,]?\s*再?")
-AFTER = re.compile(rf"{BEFORE_IT}|[（(，,]?\s*依赖\s*(?P<need>[^，。；（）()]+)[）)]?", re.I | re.A)
-BEFORE_IT = re.compile(BEFORE_IT, re.I | re.A)
-ROLES = "tester|coder|programmer|developer|dev|engineer|writer|reviewer|designer|analyst|researcher"
-FOR_ROLE = re.compile(
-    rf"[\s,(]*\b(?:for|by)\s+(?:an?|the)\s+(?P<en>(?:[\w-]+\s+)?(?:{ROLES}))\b(?:\s+only)?\)?\s*:?"
-    r"|[（(，,]?\s*只?能?(?:由|给|交给)\s*(?P<zh>测试|后端|前端|开发|设计|评审|审查|运维)(?:员|工程师|人员)?"
-    r"(?:来?[做完]成?)?[）)]?[：:]?", re.IGNORECASE)
-NO_SIGNS = {"is", "are", "be", "done", "ready", "finished", "task", "file", "create", "write", "of",
-            "called", "in", "on", "to", "for", *"的写创建在了一个文件任务好"}
+
 SHUT_DOWN, GUAN_JI = r"shut\s?-?down|stop", "关机|关停|停机|收工|下班|停止工作|停下来"
 TALK = [
     Intent(r"who(?:'s|\s+is|\s+are)?\b[^.]{0,40}\b(?:team|here|teammates?|there|working)\b"
@@ -1249,7 +1311,11 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
     "submit_plan": ("My plan {result}", "我的计划：{result}"),
     "submit_plan!": ("My plan was not approved: {result}", "我的计划没有通过：{result}"),
-    "create_task": ("Task {task} is on the board: {subject}", "任务 {task} 已放上任务板：{subject}"),
+    "create_task": ("Task {task} is on the board: {subject}{notes}",
+                    "任务 {task} 已放上任务板：{subject}{notes}"),
+    "blocked": (" (after {ids})", "（在 {ids} 之后）"),
+    "for role": (" (for a {required_role})", "（由{required_role}来做）"),
+    "get_task": ("{result}", "{result}"),
     "claim_task": ("I have claimed task {task_id}.", "已认领任务 {task_id}。"),
     "complete_task": ("Task {task_id} is completed.", "任务 {task_id} 已完成。"),
     "release_task": ("Task {task_id} is back on the board.", "任务 {task_id} 已放回任务板。"),
@@ -1317,6 +1383,8 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
         "我是离线模型，只按规则应答，不是聊天模型，所以没有看懂这句话。我能带一个小团队，可以这样对我说：\n"
         "- 派生 alice 担任后端开发，让她创建一个名为 schema.sql 的文件，里面有一张 users 表。\n"
         "- 看看收件箱里有没有 alice 的结果。\n- 让 alice 运行 `ls -l`。"),
+    "help board": ("- Create 3 tasks on the board, then spawn alice and bob.",
+                   "- 在任务板上创建三个任务，然后派生 alice 和 bob。"),
     "help teammate": (
         "I did not understand this task. I am the offline model: I play by rules and am no chat "
         "model. I can create and read files, run commands and send messages, for example: "
@@ -1341,9 +1409,13 @@ def told(done, scene):
     signs = ("",) if not done.failed else ("?", "!") if MISSING.search(done.result) else ("!",)
     keys = [done.tool + sign for sign in signs] + ["other" + signs[-1]]
     first = str(done.input.get("content", "")).partition("\n")[0]
+    ids = ", ".join(map(str, done.input.get("blocked_by", [])))
+    notes = (scene.say("blocked", ids=ids) if ids else "") + (
+        scene.say("for role", **done.input) if done.input.get("required_role") else "")
     return scene.say(next(key for key in keys if key in PHRASES),
                      **{**done.input, "tool": done.tool, "result": shortened(done.result),
-                        "first": first, "task": "".join(TASK_ID.findall(done.result))})
+                        "first": first, "notes": notes,
+                        "task": "".join(TASK_ID.findall(done.result))})
 
 
 def inbox_told(done, scene):
@@ -1432,7 +1504,8 @@ def ready(step, scene):
     of those before it."""
     if "blocked_by" in step["input"]:
         ids = [TASK_ID.findall(done.result) for done in scene.done if done.tool == "create_task"]
-        needed = [id for place in step["input"]["blocked_by"] for id in ids[place]]
+        needed = [id for blocker in step["input"]["blocked_by"]
+                  for id in ([blocker] if isinstance(blocker, str) else ids[blocker])]
         return call("create_task", **{**step["input"], "blocked_by": needed})
     if step["name"] != "review_plan":
         return step
