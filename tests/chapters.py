@@ -8,6 +8,7 @@ A block stands under an invisible marker that names a definition: <!-- code.py: 
 
 import ast
 import builtins
+import contextlib
 import functools
 import re
 import sys
@@ -54,8 +55,12 @@ def faults(chapter):
     for block in BLOCK.finditer(text):
         if not block["name"]:
             yield f"a Python block stands under no marker: {block['body'][:60]!r}"
-        elif block["body"] != source_of(source, block["name"]):
-            yield f"the block {block['name']} is not the code"
+            continue
+        try:
+            if block["body"] != source_of(source, block["name"]):
+                yield f"the block {block['name']} is not the code"
+        except KeyError as error:
+            yield error.args[0]
     known = {name for node in ast.walk(parsed(source)) for name in defined_names(node)}
     for name in CALL.findall(FENCE.sub("", text)):
         if name not in known and not hasattr(builtins, name):
@@ -63,11 +68,16 @@ def faults(chapter):
 
 
 def refill(chapter):
-    """Replace each block by the definition that its marker names."""
+    """Replace each block by the definition that its marker names, if there is one."""
     source = chapter.with_name("code.py").read_text(encoding="utf-8")
-    text = BLOCK.sub(lambda block: block[0] if not block["name"] else
-                     f"<!-- code.py: {block['name']} -->\n```python\n"
-                     f"{source_of(source, block['name'])}```", chapter.read_text(encoding="utf-8"))
+
+    def filled(block):
+        with contextlib.suppress(KeyError):
+            return (f"<!-- code.py: {block['name']} -->\n```python\n"
+                    f"{source_of(source, block['name'] or '')}```")
+        return block[0]
+
+    text = BLOCK.sub(filled, chapter.read_text(encoding="utf-8"))
     chapter.write_text(text, encoding="utf-8", newline="\n")
 
 

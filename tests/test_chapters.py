@@ -30,6 +30,7 @@ def test_every_lesson_has_its_chapter():
     ("return 1", "return 2", "the block Pen.draw is not the code"),
     ("<!-- code.py: Pen.draw -->\n", "", "a Python block stands under no marker"),
     ("`add()`", "`subtract(a, b)`", "the text names subtract()"),
+    ("code.py: Pen.draw", "code.py: Pen.erase", "code.py defines no Pen.erase"),
 ])
 def test_a_drifted_chapter_is_found(chapter, old, new, fault):
     chapter.write_text(GOOD)
