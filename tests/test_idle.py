@@ -289,7 +289,7 @@ def test_the_limit_does_not_run_while_a_task_may_come_free(stage, short_limit, r
         return
     idle(stage, "alice")
     begun = time.monotonic()
-    until(lambda: time.monotonic() > begun + 10 * stage.IDLE_LIMIT)
+    until(lambda: time.monotonic() > begun + 4 * stage.IDLE_LIMIT)
     assert stage.TEAM["alice"].state == "IDLE"
     stage.lesson.release_task(stage.LEAD, "1")           # nobody is at it any more
     stage.until_state("alice", "RUNNING")                # she claims it herself

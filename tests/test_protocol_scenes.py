@@ -1,10 +1,11 @@
 """The offline player leads a team through both protocols, in English and Chinese."""
 
+import os
 import subprocess
 import sys
 
 import pytest
-from conftest import LESSONS
+from conftest import LESSONS, lesson_path
 from offline_model import player
 
 LESSON = "s16"
@@ -149,14 +150,21 @@ def test_a_whole_session_with_two_teammates_follow_up_orders_a_plan_and_two_stop
     assert {state.status for state in stage.pending_requests.values()} == {"approved"}
 
 
+@pytest.fixture(scope="module")
+def demos(request, tmp_path_factory):
+    """The demos of all lessons, which run at the same time: they do little but wait."""
+    environment = {name: value for name, value in os.environ.items() if "ANTHROPIC_" not in name}
+    return {lesson: subprocess.Popen(
+        [sys.executable, lesson_path(request.config, lesson), "--demo"], env=environment,
+        cwd=tmp_path_factory.mktemp(lesson), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, encoding="utf-8") for lesson in LESSONS}
+
+
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_demo_ends_as_the_chapter_says(lesson, tmp_path, monkeypatch):
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    done = subprocess.run([sys.executable, LESSONS[lesson], "--demo"], cwd=tmp_path, timeout=60,
-                          stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8")
-    assert (done.returncode, done.stderr) == (0, "")
-    for line in done.stdout.splitlines():       # what is asked for under an id is answered under it
+def test_the_demo_ends_as_the_chapter_says(demos, lesson):
+    output, errors = demos[lesson].communicate(timeout=60)
+    assert (demos[lesson].returncode, errors) == (0, "")
+    for line in output.splitlines():            # what is asked for under an id is answered under it
         if "_request req_" in line:
             assert line.split(" — ")[0].split("_request ")[1] in "".join(
-                answer for answer in done.stdout.splitlines() if "_response req_" in answer)
+                answer for answer in output.splitlines() if "_response req_" in answer)
