@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -22,6 +23,9 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="it speaks to a POSIX system"
 
 # A shell that runs the tests in the background makes them, and what they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test speaks TLS, and to load the machine's certificates takes 20 ms for each client.
+ssl.SSLContext.load_verify_locations = lambda *_, **__: None
 
 sys.path.append(str(ROOT / "tools"))
 from offline_model import as_blocks, call, player, serve, text  # noqa: E402
