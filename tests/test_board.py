@@ -311,6 +311,13 @@ def test_the_lead_and_the_person_can_give_back_anybodys_task(lesson, agents, cap
     assert capsys.readouterr().out == "Task 1 is on the board again.\n"
 
 
+def test_a_task_with_a_name_of_its_own_is_found_however_it_is_typed(lesson, capsys):
+    by_hand(lesson, "Schema", status="in_progress", owner="bob@20250101-000000-1")
+    lesson.obey(lesson.normal("/tasks release Schema"))
+    assert capsys.readouterr().out == "Task schema is on the board again.\n"
+    assert on_board(lesson) == ["pending"]
+
+
 @pytest.mark.parametrize("line, answer", [
     ("/tasks release 1", "Task 1 cannot be given back: pending.\n"),
     ("/tasks release 9", "There is no task '9'. The board has: 1.\n"),

@@ -362,6 +362,16 @@ def test_what_is_no_work_does_not_keep_the_clock_from_running(stage, monkeypatch
         time.sleep(0.01)
 
 
+def test_who_has_refused_a_stop_may_rest_for_the_whole_limit(stage, monkeypatch):
+    stage.spawn("alice", "ready", [call("refuse_shutdown", reason="I expect news.")])
+    idle(stage, "alice")
+    with stage.LOCK:
+        stage.TEAM["alice"].idle_since -= 1000   # the limit is over when the stop comes
+        stage.lesson.request_shutdown(stage.LEAD, "alice")
+    after(stage, "alice", 3)
+    assert stage.TEAM["alice"].idle_too_long() is False
+
+
 def test_a_stop_is_answered_in_idle_at_once_and_no_task_is_begun(stage, no_look):
     stage.spawn("alice", "ready", "bye")
     idle(stage, "alice")
