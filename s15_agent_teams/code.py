@@ -865,7 +865,8 @@ def talk():
             AT_PROMPT = ""           # from now on, what comes in is announced by who brings it
             announce()
             line = ask(PROMPT)
-            AT_PROMPT = None
+            with LOCK:
+                AT_PROMPT = None
             if line is None or normal(line) in ("q", "exit"):
                 return
             if normal(line).startswith("/"):
@@ -978,11 +979,13 @@ def normal(line):
 def announce():
     """Say above the prompt what waits for the person, if that has changed."""
     global AT_PROMPT
-    rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
-    if AT_PROMPT not in (None, rows):
+    with LOCK:
+        rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
+        if AT_PROMPT in (None, rows):
+            return
         AT_PROMPT = rows
-        if rows:
-            show(f"Waiting: {rows}. An empty line looks after it.", "ask")
+    if rows:
+        show(f"Waiting: {rows}. An empty line looks after it.", "ask")
 
 
 def message_line(msg):

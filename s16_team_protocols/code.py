@@ -722,11 +722,13 @@ def parse_decision(line):
 def leave():
     """Ask all to stop, wait a while, cut off the rest; say what is left and where the record is."""
     try:
+        asked = []
         for member in living():
             with contextlib.suppress(UnknownAgent, OSError):     # who cannot be asked is cut off
                 request_shutdown(LEAD, member.name, "The person is leaving.")
-        if names := ", ".join(member.name for member in living()):
-            show(f"Asked to stop: {names}. Ctrl-C cuts off who is not done.")
+                asked.append(member.name)
+        if asked:
+            show(f"Asked to stop: {', '.join(asked)}. Ctrl-C cuts off who is not done.")
         end = time.monotonic() + LEAVE_LIMIT
         while living() and (left := end - time.monotonic()) > 0:
             BUS.wait("lead", lambda: BUS.has_mail("lead") or not living(), left)
@@ -1308,7 +1310,8 @@ def talk():
             AT_PROMPT = ""           # from now on, what comes in is announced by who brings it
             announce()
             line = ask(PROMPT)
-            AT_PROMPT = None
+            with LOCK:
+                AT_PROMPT = None
             if line is None or normal(line) in ("q", "exit"):
                 return
             if normal(line).startswith("/"):
@@ -1422,11 +1425,13 @@ def normal(line):
 def announce():
     """Say above the prompt what waits for the person, if that has changed."""
     global AT_PROMPT
-    rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
-    if AT_PROMPT not in (None, rows):
+    with LOCK:
+        rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
+        if AT_PROMPT in (None, rows):
+            return
         AT_PROMPT = rows
-        if rows:
-            show(f"Waiting: {rows}. An empty line looks after it.", "ask")
+    if rows:
+        show(f"Waiting: {rows}. An empty line looks after it.", "ask")
 
 
 def message_line(msg):

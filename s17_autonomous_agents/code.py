@@ -100,7 +100,9 @@ def command(words, usage=""):
 # ── Task board ─────────────────────────────────────────────────────────────────────── new ──
 
 PENDING_TASK, IN_PROGRESS, DONE = TASK_STATUSES = "pending", "in_progress", "completed"
-HOLD_LIMIT, HOLD_PAUSE = 5.0, 0.002      # seconds: in all, and between two attempts
+HOLD_LIMIT = 5.0             # seconds to wait for the board when another program has it
+LOOK_LIMIT = 0.05            # the same for a mere look, which is repeated soon
+HOLD_PAUSE = 0.002           # between two attempts
 
 
 @dataclass
@@ -116,34 +118,35 @@ class Task:
 
 
 @contextlib.contextmanager
-def board():
+def board(patience=None):
     """The tasks by id, as they are on disk. Inside, no other thread or process changes them.
 
-    The operating system holds the lock and takes it back when a process dies.
+    The operating system holds the lock and takes it back when a process dies. Raises OSError if
+    another program holds it for more than `patience` seconds (HOLD_LIMIT).
     """
     folder = WORKSPACE / ".tasks"
     folder.mkdir(parents=True, exist_ok=True)
     with LOCK, open(folder / "lock", "ab") as file:
-        hold(file)               # until the file is closed; who enters twice waits for itself
+        hold(file, HOLD_LIMIT if patience is None else patience)     # until the file is closed
         files = [path for path in folder.iterdir() if path.suffix == ".json"]
         files.sort(key=lambda path: (len(path.stem), path.stem))        # 2 before 10
         yield {path.stem: read_task(path) for path in files}
 
 
-def hold(file):
-    """Wait until this process alone holds the file. Raises OSError if that takes too long."""
-    end = time.monotonic() + HOLD_LIMIT
+def hold(file, patience):
+    """Wait until this process alone holds the file. Who enters twice waits for itself."""
+    end = time.monotonic() + patience
     while True:
         try:
             return lock_now(file)
-        except OSError:
+        except (BlockingIOError, PermissionError):
             if time.monotonic() > end:
                 raise OSError("Another program holds the board. Has it been suspended?") from None
         threading.Event().wait(HOLD_PAUSE)
 
 
 def lock_now(file):
-    """Lock the file for this process, or raise OSError."""
+    """Lock the file for this process, or raise BlockingIOError; on Windows PermissionError."""
     if os.name == "nt":
         import msvcrt
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -182,9 +185,9 @@ def save(task):
 
 
 def find_task(tasks, task_id):
-    for task in tasks.values():
-        if normal(task.id) == normal(task_id):
-            return task
+    typed = {normal(id): task for id, task in tasks.items()}
+    if task := tasks.get(task_id) or typed.get(normal(task_id)):
+        return task
     raise LookupError(f"There is no task '{task_id}'. The board has: {', '.join(tasks) or 'none'}.")
 
 
@@ -214,10 +217,16 @@ def fits(task, role):
 
 
 def holder(task):
-    """Who has a task, and what can be done if that run has ended (rule 10)."""
+    """Who has a task, and what can be done if that agent has ended (rule 10)."""
     name, _, run = task.owner.partition("@")
-    return name if run == RUN or task.status == DONE else (
+    return name if is_here(task.owner) or task.status == DONE else (
         f"{name} of the run {run}; if that has ended: release_task, or /tasks release {task.id}")
+
+
+def is_here(owner):
+    """Whether an owner is an agent of this run that has not ended."""
+    name, _, run = (owner or "").partition("@")
+    return run == RUN and name in BUS.read_to
 
 
 def in_hand(agent, tasks):
@@ -236,7 +245,7 @@ def claim(agent, task, tasks):
     agent.check()                                    # who was cut off takes nothing any more
     task.status, task.owner = IN_PROGRESS, f"{agent.name}@{RUN}"
     save(task)
-    agent.claimed[task.id] = 0
+    agent.claimed.setdefault(task.id, 0)
 
 
 def give_back(*tasks):
@@ -300,7 +309,7 @@ def standing(task, tasks):
     if not why and not able and task.required_role:
         why = f"for the role '{task.required_role}', which nobody here has"
     elif not why and able and all(task.id in member.claimed for member in able):
-        why = "everyone here who can take it has given it back"
+        why = "everyone here who could take it has had it"
     return why if task.status != PENDING_TASK else ", ".join(filter(None, [task.status, why]))
 
 
@@ -322,6 +331,7 @@ def complete_task(agent, task_id: str) -> str:
             raise PermissionError(f"Task {task_id} is not in your hands: {standing(task, tasks)}.")
         task.status = DONE
         save(task)
+        agent.claimed.pop(task.id, None)
         free = [f"It can be claimed now: {task_line(other, tasks)}" for other in tasks.values()
                 if task.id in other.blocked_by and not obstacle(other, tasks, other.required_role)]
     return "\n".join([f"Task {task_id} is completed.", *free])
@@ -359,6 +369,7 @@ def show_result(function, *arguments):
 
 IDLE_LIMIT = 60.0            # seconds without work, after which a teammate ends; --idle-limit
 MAX_REMINDERS = 2            # of a task that is not completed when the turn is over
+REMINDER_PAUSE = 5.0         # seconds before each: the turn may have ended with a question
 IDLED = "idle"               # stands in place of a request's id when a teammate stops by itself
 GO_ON = "Your turn is over and this task is not completed. Go on, or release_task if you cannot."
 
@@ -379,7 +390,7 @@ def take_task(agent):
         task, note = next_task(agent, tasks), {}
         if task and not task.owner:
             claim(agent, task, tasks)
-        elif task and agent.claimed[task.id] < MAX_REMINDERS:
+        elif task and agent.claimed.setdefault(task.id, 0) < MAX_REMINDERS:
             agent.claimed[task.id] += 1
             note = {"note": GO_ON}
         elif task:
@@ -396,8 +407,8 @@ def take_task(agent):
 
 
 def may_come_free(agent, tasks):
-    """Whether a task that fits the agent waits for one that is in progress."""
-    return any(tasks[need].status == IN_PROGRESS
+    """Whether a task that fits the agent waits for one that somebody here has in progress."""
+    return any(tasks[need].status == IN_PROGRESS and is_here(tasks[need].owner)
                for task in tasks.values() if task.status == PENDING_TASK
                and task.id not in agent.claimed and fits(task, agent.role)
                for need in needs(tasks, task.blocked_by) & tasks.keys())
@@ -795,6 +806,9 @@ class Teammate:
         """Sleep until there is work or the idle limit. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
+            if self.look(in_hand):
+                BUS.wait(self.name, lambda: self.state == STOPPED or BUS.has_mail(self.name),
+                         REMINDER_PAUSE)
             if not self.has_work():
                 self.state = IDLE
                 if self.idle_reason:
@@ -809,17 +823,18 @@ class Teammate:
 
     def has_work(self):
         """Whether there is mail, or a task to turn to."""
-        if BUS.has_mail(self.name):
-            return True
-        with board() as tasks:
-            return next_task(self, tasks) is not None
+        return BUS.has_mail(self.name) or bool(self.look(next_task))
 
     def idle_too_long(self):
         """Whether the idle limit is over. Its clock stands while a task may come free."""
-        with board() as tasks:
-            if may_come_free(self, tasks):
-                self.idle_since = time.monotonic()
+        if self.look(may_come_free):
+            self.idle_since = time.monotonic()
         return time.monotonic() - self.idle_since > IDLE_LIMIT
+
+    def look(self, question):
+        """What a look at the board says, None if the board cannot be read now: later is soon."""
+        with contextlib.suppress(OSError), board(LOOK_LIMIT) as tasks:
+            return question(self, tasks)
 
     def listen(self):
         """Take new mail. True if there were words for the model in it."""
@@ -906,6 +921,12 @@ class Teammate:
                 self.state, self.ended, unread = state, self.ended or state == COMPLETED, []
                 with contextlib.suppress(OSError):    # an inbox that cannot be read is the reason
                     unread = BUS.close(self.name)
+                try:
+                    with board() as tasks:
+                        give_back(*in_hand(self, tasks))     # rule 9
+                except OSError as error:
+                    BUS.send(self.name, "lead", f"{self.name} has ended. If it had a task in hand, "
+                             f"/tasks release gives that back: {error}", "error")
                 HANDSHAKE.fail(self.name)                    # does nothing after complete
                 for request in list(pending_requests.values()):
                     if (self.name in (request.sender, request.target) and state != COMPLETED
@@ -916,12 +937,6 @@ class Teammate:
                 if unread:
                     BUS.send(self.name, "lead", f"{self.name} has ended and never read:\n"
                              + "\n".join(f"{msg['from']}: {msg['content']}" for msg in unread))
-                try:
-                    with board() as tasks:
-                        give_back(*in_hand(self, tasks))     # rule 9
-                except OSError as error:
-                    BUS.send(self.name, "lead", f"{self.name} has ended, and its task could not be "
-                             f"given back: {error}", "error")
 
 
 def living():
@@ -1030,7 +1045,7 @@ LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many,
 LEAVE_LIMIT = 10.0           # seconds that teammates have to wrap up when the person leaves
 REVIEW = ("You are the lead of a team of agents, and you decide a teammate's plan for the person. "
           "Approve it if it does what the person asked for and no more. Answer with one line: "
-          "`y`, or `n: ` and what has to be changed.")
+          "y alone, or n: and then what has to be changed.")
 
 
 def active(name):
@@ -1100,7 +1115,9 @@ def lead_decides(state):
         system=lambda: REVIEW, tools=list, history=[{"role": "user", "content": "\n".join(
             ["The person asked for this:", *asked, "A teammate submits this plan:", plan])}]))
     show(f"The lead's model decides on {state.request_id}: {text or 'no words'}", "lead")
-    return parse_decision(text) or (False, f"The lead gave no clear answer: {text or 'no words'}")
+    lines = [line.strip(" `*.") for line in (text, text.partition("\n")[0])]
+    return next(filter(None, map(parse_decision, lines)),
+                (False, f"The lead gave no clear answer: {text or 'no words'}"))
 
 
 def parse_decision(line):
@@ -1119,11 +1136,13 @@ def parse_decision(line):
 def leave():
     """Ask all to stop, wait a while, cut off the rest; say what is left and where the record is."""
     try:
+        asked = []
         for member in living():
             with contextlib.suppress(UnknownAgent, OSError):     # who cannot be asked is cut off
                 request_shutdown(LEAD, member.name, "The person is leaving.")
-        if names := ", ".join(member.name for member in living()):
-            show(f"Asked to stop: {names}. Ctrl-C cuts off who is not done.")
+                asked.append(member.name)
+        if asked:
+            show(f"Asked to stop: {', '.join(asked)}. Ctrl-C cuts off who is not done.")
         end = time.monotonic() + LEAVE_LIMIT
         while living() and (left := end - time.monotonic()) > 0:
             BUS.wait("lead", lambda: BUS.has_mail("lead") or not living(), left)
@@ -1739,7 +1758,8 @@ def talk():
             AT_PROMPT = ""           # from now on, what comes in is announced by who brings it
             announce()
             line = ask(PROMPT)
-            AT_PROMPT = None
+            with LOCK:
+                AT_PROMPT = None
             if line is None or normal(line) in ("q", "exit"):
                 return
             if normal(line).startswith("/"):
@@ -1853,11 +1873,13 @@ def normal(line):
 def announce():
     """Say above the prompt what waits for the person, if that has changed."""
     global AT_PROMPT
-    rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
-    if AT_PROMPT not in (None, rows):
+    with LOCK:
+        rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
+        if AT_PROMPT in (None, rows):
+            return
         AT_PROMPT = rows
-        if rows:
-            show(f"Waiting: {rows}. An empty line looks after it.", "ask")
+    if rows:
+        show(f"Waiting: {rows}. An empty line looks after it.", "ask")
 
 
 def message_line(msg):

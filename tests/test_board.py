@@ -382,7 +382,7 @@ def test_a_task_that_everyone_here_has_given_back_is_listed_as_such(lesson, agen
     lesson.claim_task(alice, "1")
     lesson.release_task(alice, "1")
     assert lesson.list_tasks(lesson.LEAD) == (
-        "1 one [pending, everyone here who can take it has given it back]")
+        "1 one [pending, everyone here who could take it has had it]")
     agents(carol="coder")
     assert lesson.list_tasks(lesson.LEAD) == "1 one [pending]"
 

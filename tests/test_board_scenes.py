@@ -92,8 +92,9 @@ def test_a_task_that_should_wait_for_one_that_is_not_there_is_not_made_in_silenc
     assert "There is no task '9'" in screen and "did not understand this part: lunch" in screen
 
 
-def test_a_teammate_can_fill_the_board_and_claim(troupe):
-    stage = troupe("Spawn gina. Tell gina to create 2 tasks: write g1.md; write g2.md.")
+def test_a_teammate_can_fill_the_board_and_claim(troupe, stage, monkeypatch):
+    monkeypatch.setattr(stage.lesson, "REMINDER_PAUSE", 0.01)
+    troupe("Spawn gina. Tell gina to create 2 tasks: write g1.md; write g2.md.")
     assert subjects(stage) == ["Write g1.md", "Write g2.md"]
     assert {task["status"] for task in on_disk(stage).values()} == {"completed"}
     stage.lesson.create_task(stage.LEAD, "Write g3.md", required_role="assistant")

@@ -151,6 +151,8 @@ def plan_that_waits(stage, **plan):
 
 @pytest.mark.parametrize("answer, approve, feedback", [
     ("y", True, ""), ("y: but test it", True, "but test it"), ("同意", True, ""),
+    ("`y`", True, ""), ("**Yes.**", True, ""), ("y\nIt does what was asked.", True, ""),
+    ("n: first a test\nand then the rest", False, "first a test\nand then the rest"),
     ("n: use the cache", False, "use the cache"), ("ｎ：先写测试", False, "先写测试"),
     ("n", False, ""), ("I would say yes.", False, "no clear answer: I would say yes."),
     ("", False, "no clear answer: no words"), ([call("list_tasks")], False, "no clear answer"),
