@@ -1559,9 +1559,9 @@ def main():
         server = serve(player, options.parse_args().port)
     except OSError as error:
         sys.exit(str(error))
-    print(f"Listening: set ANTHROPIC_BASE_URL={server.url} for a lesson; Ctrl-C ends it.",
-          flush=True)
     with server, contextlib.suppress(KeyboardInterrupt):
+        print(f"Listening: set ANTHROPIC_BASE_URL={server.url} for a lesson; Ctrl-C ends it.",
+              flush=True)
         while True:
             time.sleep(1)       # a wait without end would be deaf to Ctrl-C on Windows
 
