@@ -667,6 +667,7 @@ class Reading:
     def __init__(self, scene):
         self.scene, self.blocks, self.unclear, self.spawned = scene, [], [], []
         self.listing = False        # whether the words that follow are tasks for the board
+        self.list_role = None       # who alone may take a task of the list
         self.on_board = {id for done in calls_of(scene.before, "create_task")
                          for id in TASK_ID.findall(done.result)}
         self.names = [str(done.input.get("name") or done.input.get("to"))
@@ -960,7 +961,8 @@ NUMBERS = {word: place // 3 + 1 for place, word in enumerate(
 NUMBER = rf"(?:\d{{1,3}}|{'|'.join(NUMBERS)})"
 ITEM = "\x1f"                   # stands between the tasks of a list
 LIST_END = re.compile(r"[.!?](?:\s|$)|[。！？]|\n\n")
-ITEM_GAP = re.compile(r"\s*[;；\n]\s*")
+ITEM_GAP = re.compile(r"\s*[;；\n]\s*(?:[-*•]\s+)?")
+TOPIC = re.compile(r"[^:：;；.。\n]{0,60}[:：]")       # "for the new API:", in front of a list
 NUMBERED_GAP = re.compile(r"[\s;；]*(?<![\w.])\(?\d{1,2}[.)、]\s*", re.ASCII)     # 1. … 2. …
 NOUN_GAP = re.compile(r"\s*[,，、]\s*(?:and\s+)?|\s+and\s+|[和与]", re.IGNORECASE)
 THEN = re.compile(r"(?:[\s,;，。；]|and\b)*then\b|[\s，。；]*(?:然后|接着|随后|再)", re.IGNORECASE)
@@ -985,7 +987,10 @@ NO_SIGNS = {"is", "are", "be", "done", "ready", "finished", "task", "file", "cre
 
 def create_tasks(match, reading):
     """Tasks for the board: those that the words name, otherwise as many as they say."""
-    rest = re.sub(r"^[\s:：，,]*(?:to\b)?", "", match.string[match.end():])
+    rest = match.string[match.end():]
+    topic = TOPIC.match(rest)
+    reading.list_role = FOR_ROLE.search(topic[0]) if topic else None
+    rest = re.sub(r"^[\s:：，,]*(?:to\b)?", "", rest[topic.end():] if topic else rest)
     if TAIL.sub("", rest).strip(ITEM):
         reading.listing = True
         put_on_board(rest, reading)
@@ -1019,8 +1024,15 @@ def put_on_board(words, reading):
             add_tasks(split(chunk, JOINT, [*WORK, BEFORE_IT]), reading)
         else:                                           # "schema, config and tests"
             nouns = NOUN_GAP.split(TAIL.sub("", chunk)) if ITEM not in words else [chunk]
-            add_tasks([reading.scene.say("write it", words=noun) for noun in nouns]
-                      if len(nouns) > 1 else nouns, reading)
+            add_tasks([as_work(noun, reading) for noun in nouns] if len(nouns) > 1 else nouns,
+                      reading)
+
+
+def as_work(noun, reading):
+    """A task of which only the result is named."""
+    then = THEN.match(noun)
+    start = then.end() if then else 0
+    return noun[:start] + " " + reading.scene.say("write it", words=noun[start:].strip())
 
 
 def add_tasks(items, reading):
@@ -1045,7 +1057,8 @@ def new_task(words, role, waits, reading):
     words = re.sub(rf"^(?:{POLITE})*", "", words, flags=re.I | re.A)
     return call("create_task", subject=TAIL.sub("", polished(words, is_chinese(words))),
                 **({"blocked_by": blockers} if blockers else {}),
-                **({"required_role": role[role.lastgroup]} if role else {}))
+                **({"required_role": role[role.lastgroup]}
+                   if (role := role or reading.list_role) else {}))
 
 
 def places(waits, reading):
@@ -1087,7 +1100,8 @@ def with_id(tool):
 TASKS = [
     Intent(rf"(?:create|add|put|make|post|write)\s+(?:(?P<number>{NUMBER}|an?)\s+)?"
            rf"(?:(?:some|new|small)\s+)*tasks?\b(?:\s+(?:on|to|onto)\s+(?:the|our)\s+{BOARD[0]})?"
-           r"(?:\s+with\s+dependencies)?",
+           r"(?:\s+with\s+dependencies)?"
+           rf"|(?:put|add)\s+(?:these|this|the\s+following)\s+(?:on|to)\s+(?:the|our)\s+{BOARD[0]}",
            rf"(?:[在往向]?{BOARD[1]})?\s*(?:创建|新建|添加|发布|建|放|写)[上下出]?\s*"
            rf"(?P<number>{NUMBER}|两)?\s*[个项条]?(?:新的?|小)?任务(?!板)"
            rf"(?:\s*(?:放?[到在])?{BOARD[1]})?", create_tasks),
