@@ -89,6 +89,9 @@ class Terminal:
         self.folder, self.model = folder, model
         self.keyboard, screen = pty.openpty()
         termios.tcsetwinsize(screen, (50, 200))      # wide: no line of a test is broken in two
+        modes = termios.tcgetattr(screen)
+        modes[3] |= termios.NOFLSH                   # Ctrl-C throws away nothing that was printed
+        termios.tcsetattr(screen, termios.TCSANOW, modes)
         self.process = subprocess.Popen(
             [sys.executable, "-ISc", ENTER, lesson, *options], stdin=screen, stdout=screen,
             stderr=screen, cwd=folder, env=surroundings(folder, model.server.url, **environment),
