@@ -318,6 +318,14 @@ def test_a_task_with_a_name_of_its_own_is_found_however_it_is_typed(lesson, caps
     assert on_board(lesson) == ["pending"]
 
 
+@POSIX
+def test_two_tasks_whose_names_differ_by_case_are_two(lesson, agents):
+    [alice] = agents(alice="coder")
+    by_hand(lesson, "A")
+    by_hand(lesson, "a")
+    assert sorted(work_off(lesson, alice)) == ["A", "a"]
+
+
 @pytest.mark.parametrize("line, answer", [
     ("/tasks release 1", "Task 1 cannot be given back: pending.\n"),
     ("/tasks release 9", "There is no task '9'. The board has: 1.\n"),

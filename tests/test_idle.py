@@ -330,6 +330,13 @@ def test_the_idle_limit_is_counted_from_the_last_work(stage):
     assert not alice.idle_too_long()
 
 
+def test_a_task_of_a_run_that_may_be_dead_keeps_nobody(stage, short_limit):
+    by_hand(stage, "1", status="in_progress", owner="bob@20250101-000000-1")
+    create(stage, "two", blocked_by="1")
+    stage.spawn("alice", "ready", "bye")
+    stage.until_state("alice", "COMPLETED")
+
+
 def test_a_task_that_she_has_had_does_not_keep_her(stage, short_limit):
     create(stage, "one")
     create(stage, "two")
