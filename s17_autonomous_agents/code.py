@@ -806,7 +806,7 @@ class Teammate:
         """Sleep until there is work or the idle limit. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
-            if self.look(in_hand):
+            if self.look(in_hand):                       # it may have ended with a question
                 BUS.wait(self.name, lambda: self.state == STOPPED or BUS.has_mail(self.name),
                          REMINDER_PAUSE)
             if not self.has_work():
