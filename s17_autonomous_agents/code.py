@@ -18,15 +18,15 @@ The rules of s16, and three of the board:
 5. `approve` is a bool; the string "false" is not a yes.
 6. A teammate whose plan is not approved cannot write or run commands: the code refuses.
 7. A teammate stops between turns, after it has reported; one that dies says so, and nobody waits.
-8. Of all who claim a task one wins, in whatever thread or process, and the others are told who.
-9. Only the owner completes a task. Whoever ends, however, gives its task back.
+8. Of all who claim a task one wins, in whatever thread or process; claim_task tells the others.
+9. Only the owner completes a task. An agent that ends, however, gives its task back.
 10. What another run has in progress is shown, and nothing is taken away by guessing.
 
 Run:     python s17_autonomous_agents/code.py            talk to the lead; /help lists the commands
          python s17_autonomous_agents/code.py --demo     types the chapter's prompts by itself
 No key?  Without ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL the offline model answers.
 
-Left out: as in s15; and bids for a task, priorities, tasks of tasks.
+Left out: as in s15; and bids for a task, priorities, subtasks.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def hold(file, patience):
         except (BlockingIOError, PermissionError):
             if time.monotonic() > end:
                 raise OSError("Another program holds the board. Has it been suspended?") from None
-        threading.Event().wait(HOLD_PAUSE)
+        threading.Event().wait(HOLD_PAUSE)           # no bell rings when another process lets go
 
 
 def lock_now(file):
@@ -217,10 +217,11 @@ def fits(task, role):
 
 
 def holder(task):
-    """Who has a task, and what can be done if that agent has ended (rule 10)."""
+    """Who has a task, and what can be done once that agent has ended (rule 10)."""
     name, _, run = task.owner.partition("@")
     return name if is_here(task.owner) or task.status == DONE else (
-        f"{name} of the run {run}; if that has ended: release_task, or /tasks release {task.id}")
+        f"{name} of the run {run}; once that has ended, the lead can give it back, or a person: "
+        f"/tasks release {task.id}")
 
 
 def is_here(owner):
@@ -259,7 +260,7 @@ def give_back(*tasks):
 def create_task(agent, subject: str, description: str = "", blocked_by: list | str = "",
                 required_role: str = "") -> str:
     """Put a task on the board, where an idle teammate claims it by itself: assign it to nobody.
-    blocked_by names the tasks that must be completed first, required_role the only role for it."""
+    blocked_by: ids of tasks that must be completed first; required_role: the only role for it."""
     text = blocked_by if isinstance(blocked_by, str) else " ".join(map(str, blocked_by))
     with board() as tasks:
         number = 1 + max((int(id) for id in tasks if id.isdecimal()), default=0)
@@ -324,7 +325,7 @@ def claim_task(agent, task_id: str) -> str:
 
 @tool("lead", "teammate")
 def complete_task(agent, task_id: str) -> str:
-    """Say that your task is done. You hear which tasks have come free by it."""
+    """Say that your task is done. The result names the tasks that can be claimed now."""
     with board() as tasks:
         task = find_task(tasks, task_id)
         if task not in in_hand(agent, tasks):                        # rule 9
@@ -345,7 +346,7 @@ def release_task(agent, task_id: str) -> str:
         if task.status != IN_PROGRESS or agent is not LEAD and task not in in_hand(agent, tasks):
             raise PermissionError(f"Task {task_id} cannot be given back: {standing(task, tasks)}.")
         give_back(task)
-    return f"Task {task_id} is on the board again."
+    return f"Task {task_id} is pending again."
 
 
 @command("/tasks", "the board")
@@ -361,7 +362,7 @@ def tasks_release(task_id=""):
 def show_result(function, *arguments):
     try:
         show(function(LEAD, *arguments))
-    except (LookupError, OSError) as error:
+    except (LookupError, OSError) as error:          # a refusal is a PermissionError, an OSError
         show(error, "fault")
 
 
@@ -371,7 +372,7 @@ IDLE_LIMIT = 60.0            # seconds without work, after which a teammate ends
 MAX_REMINDERS = 2            # of a task that is not completed when the turn is over
 REMINDER_PAUSE = 5.0         # seconds before each: the turn may have ended with a question
 IDLED = "idle"               # stands in place of a request's id when a teammate stops by itself
-GO_ON = "Your turn is over and this task is not completed. Go on, or release_task if you cannot."
+GO_ON = "Your turn is over, but this task is not done. Go on, or call release_task if you cannot."
 
 
 def next_task(agent, tasks):
@@ -506,7 +507,7 @@ def start_clock(state):
 
 
 def expire(state):
-    """Close a shutdown request that was not acknowledged in time. Who comes too late works on."""
+    """Close a shutdown request that was not acknowledged in time; it is too late for that now."""
     name = state.target
     with LOCK:
         latest = [other for other in pending_requests.values() if other.target == name][-1]
@@ -515,7 +516,7 @@ def expire(state):
         withdraw(state.request_id, "not acknowledged in time", "expired")
         HANDSHAKE.fail(name)
         BUS.send(name, "lead", f"{name} did not begin to stop in time ({state.request_id} is "
-                 f"expired) and works on. The person can cut it off: at the prompt (Ctrl-C "
+                 f"expired) and still runs. The person can cut it off: at the prompt (Ctrl-C "
                  f"leads there), /team stop {name} --now")
     announce()
 
@@ -775,7 +776,7 @@ class Teammate:
         self.stop_request = None  # the id of a shutdown request that it has not wrapped up for
         self.wrapping_up = ""     # why: "shutdown" or "idle"
         self.refusal = ""         # why it will not stop now
-        self.claimed = {}         # id of each task that it ever claimed -> reminders
+        self.claimed = {}         # id of a task that it claimed and did not complete -> reminders
         self.last_step = self.idle_since = time.monotonic()
 
     def run(self):
@@ -784,7 +785,7 @@ class Teammate:
         try:
             while self.state in LIVING:
                 self.rest()
-                if self.listen() or take_task(self):
+                if self.listen() or self.look(next_task) and take_task(self):
                     self.turn()
                     self.idle_since = time.monotonic()
                 elif not self.stop_request and self.idle_too_long():
@@ -826,13 +827,13 @@ class Teammate:
         return BUS.has_mail(self.name) or bool(self.look(next_task))
 
     def idle_too_long(self):
-        """Whether the idle limit is over. Its clock stands while a task may come free."""
+        """Whether the idle limit has passed. Its clock stands while a task may come free."""
         if self.look(may_come_free):
             self.idle_since = time.monotonic()
         return time.monotonic() - self.idle_since > IDLE_LIMIT
 
     def look(self, question):
-        """What a look at the board says, None if the board cannot be read now: later is soon."""
+        """What a look at the board says, or None if it cannot be read now. One looks again soon."""
         with contextlib.suppress(OSError), board(LOOK_LIMIT) as tasks:
             return question(self, tasks)
 
@@ -1045,7 +1046,7 @@ LOOK_AFTER = [       # what may wait for the lead or the person: noun, how many,
 LEAVE_LIMIT = 10.0           # seconds that teammates have to wrap up when the person leaves
 REVIEW = ("You are the lead of a team of agents, and you decide a teammate's plan for the person. "
           "Approve it if it does what the person asked for and no more. Answer with one line: "
-          "y alone, or n: and then what has to be changed.")
+          "either y, or n: followed by what has to be changed.")
 
 
 def active(name):
@@ -1160,7 +1161,7 @@ def leave():
         give_back(*in_hand(LEAD, tasks))
         left = [task for task in tasks.values() if task.status in (PENDING_TASK, IN_PROGRESS)]
     if left:
-        show(f"{len(left)} task(s) on the board are not completed. They wait for the next run.")
+        show(f"{len(left)} task(s) on the board are not completed. They stay there.")
     show("Goodbye.")
 
 

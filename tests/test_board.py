@@ -295,8 +295,8 @@ def test_a_task_of_another_run_belongs_to_nobody_here_even_if_the_name_is_the_sa
     by_hand(lesson, "1", status="in_progress", owner="alice@20250101-000000-1")
     for call in (lesson.complete_task, lesson.release_task, lesson.claim_task):
         assert "in_progress by alice of the run 2025" in refused(call, alice, "1")
-    assert ("1 by hand [in_progress by alice of the run 20250101-000000-1; if that has ended: "
-            "release_task, or /tasks release 1]") == lesson.list_tasks(alice)
+    assert ("1 by hand [in_progress by alice of the run 20250101-000000-1; once that has ended, the "
+            "lead can give it back, or a person: /tasks release 1]") == lesson.list_tasks(alice)
     assert on_board(lesson) == ["in_progress"]
 
 
@@ -308,13 +308,13 @@ def test_the_lead_and_the_person_can_give_back_anybodys_task(lesson, agents, cap
         lesson.claim_task(alice, "1")
         give_back()
         assert (on_disk(lesson)["1"]["status"], on_disk(lesson)["1"]["owner"]) == ("pending", None)
-    assert capsys.readouterr().out == "Task 1 is on the board again.\n"
+    assert capsys.readouterr().out == "Task 1 is pending again.\n"
 
 
 def test_a_task_with_a_name_of_its_own_is_found_however_it_is_typed(lesson, capsys):
     by_hand(lesson, "Schema", status="in_progress", owner="bob@20250101-000000-1")
     lesson.obey(lesson.normal("/tasks release Schema"))
-    assert capsys.readouterr().out == "Task schema is on the board again.\n"
+    assert capsys.readouterr().out == "Task schema is pending again.\n"
     assert on_board(lesson) == ["pending"]
 
 
