@@ -87,7 +87,7 @@ def command(words, usage=""):
 
 LOCK = threading.RLock()   # guards all that agents share, such as mail, roster, questions. Nobody
                            # prints, asks, runs a command or calls a model while holding it.
-LOOK_AGAIN = 1.0           # seconds; so a sleeper finds a line that was typed into its file by hand
+LOOK_AGAIN = 1.0           # seconds; how soon a line is found that was typed into a file by hand
 MESSAGE_KEYS = {"from": str, "to": str, "content": str, "type": str, "ts": (int, float),
                 "metadata": dict}
 AGENT_NAME = re.compile(r"[\w-]{1,32}")
@@ -110,6 +110,8 @@ class MessageBus:
         self.read_to = {"lead": 0}     # agent with an open inbox -> bytes that it has read
         self.written = set()           # agents whose file exists
         self.bells = defaultdict(lambda: threading.Condition(LOCK))    # agent -> what wakes it
+        self.asleep = {}               # agent -> a function: whether it has a reason to wake up
+        self.watchman = None           # the thread that asks these functions once a second
 
     def send(self, sender, to, content, msg_type="message", metadata=None):
         """Append one message to an inbox. Raises UnknownAgent, and ValueError for a wrong type."""
@@ -181,14 +183,31 @@ class MessageBus:
 
     def ring(self, agent):
         """Wake an agent: something that concerns it has changed. The caller holds the lock."""
+        self.asleep.pop(agent, None)
         self.bells[agent].notify_all()
 
     def wait(self, agent, ready, timeout=None):
-        """Sleep until `ready()`, looking whenever the agent's bell rings and once a second."""
+        """Sleep until `ready()`, which is asked whenever the agent's bell rings."""
         end = time.monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
         with LOCK:
             while not ready() and (left := end - time.monotonic()) > 0:
-                self.bells[agent].wait(min(left, LOOK_AGAIN))
+                self.asleep[agent] = ready
+                if not self.watchman:
+                    self.watchman = threading.Thread(target=self.watch, daemon=True)
+                    self.watchman.start()
+                self.bells[agent].wait(min(left, threading.TIMEOUT_MAX))
+
+    def watch(self):
+        """Ring for what rings no bell itself: a line typed by hand, and on Windows Ctrl-C."""
+        while self.read_to:
+            threading.Event().wait(LOOK_AGAIN)
+            for agent in list(self.asleep):
+                with LOCK:
+                    try:
+                        if agent == "lead" or self.asleep.get(agent, bool)():
+                            self.ring(agent)
+                    except OSError:
+                        self.ring(agent)             # it shall meet the error itself
 
     def unknown(self, name):
         ended = f"'{name}' has ended. " if name in self.bells else ""
