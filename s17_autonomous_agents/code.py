@@ -785,7 +785,7 @@ class Teammate:
         try:
             while self.state in LIVING:
                 self.rest()
-                if self.listen() or self.look(next_task) and take_task(self):
+                if self.listen() or self.look() and take_task(self):
                     self.turn()
                     self.idle_since = time.monotonic()
                 elif not self.stop_request and self.idle_too_long():
@@ -807,7 +807,7 @@ class Teammate:
         """Sleep until there is work or the idle limit. IDLE is set in the step that finds none."""
         with LOCK:
             self.check()
-            if self.look(in_hand):                       # it may have ended with a question
+            if (task := self.look()) and task.owner:     # its turn may have ended with a question
                 BUS.wait(self.name, lambda: self.state == STOPPED or BUS.has_mail(self.name),
                          REMINDER_PAUSE)
             if not self.has_work():
@@ -824,18 +824,20 @@ class Teammate:
 
     def has_work(self):
         """Whether there is mail, or a task to turn to."""
-        return BUS.has_mail(self.name) or bool(self.look(next_task))
+        return BUS.has_mail(self.name) or self.look() is not None
 
     def idle_too_long(self):
-        """Whether the idle limit has passed. Its clock stands while a task may come free."""
-        if self.look(may_come_free):
-            self.idle_since = time.monotonic()
         return time.monotonic() - self.idle_since > IDLE_LIMIT
 
-    def look(self, question):
-        """What a look at the board says, or None if it cannot be read now. One looks again soon."""
+    def look(self):
+        """The task to turn to, or None, also if the board cannot be read now: one looks again soon.
+
+        While a task may come free, the clock of the idle limit stands.
+        """
         with contextlib.suppress(OSError), board(LOOK_LIMIT) as tasks:
-            return question(self, tasks)
+            if may_come_free(self, tasks):
+                self.idle_since = time.monotonic()
+            return next_task(self, tasks)
 
     def listen(self):
         """Take new mail. True if there were words for the model in it."""
