@@ -1,5 +1,6 @@
 """What the tests share: a lesson loaded fresh, a scripted model behind HTTP, waits with a limit."""
 
+import concurrent.futures
 import contextlib
 import functools
 import importlib.util
@@ -44,6 +45,33 @@ def pytest_configure(config):
             raise pytest.UsageError(f"--lesson {option}: say {'|'.join(LESSONS)}=PATH of a file.")
     config.addinivalue_line(       # no thread may end with a traceback
         "filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def pytest_collection_modifyitems(items):
+    """Put the tests that look at EARLY sessions last, and first one other test of each module.
+
+    Such a session is a process that loads the SDK, which takes a second. `early` begins it with
+    its module's first test, and it is through, or waits, when somebody looks.
+    """
+    early = [item for item in items if hasattr(item.module, "EARLY")]
+    last = [item for item in early if {*item.module.EARLY} & {*item.fixturenames}]
+    first = {item.module: item for item in reversed(early) if item not in last}.values()
+    items.sort(key=lambda item: (item not in first, item in last))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def early(request):
+    """Begin the sessions that a module calls EARLY, as far as tests of this run use them."""
+    used = {name for item in request.session.items for name in item.fixturenames}
+    for name in filter(used.__contains__, getattr(request.module, "EARLY", ())):
+        request.getfixturevalue(name)
+
+
+@pytest.fixture(scope="session")
+def helpers():
+    """Two pairs of hands for sessions that need nobody at the keyboard."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as helpers:
+        yield helpers
 
 
 def lesson_path(config, name):
@@ -236,6 +264,8 @@ def lesson(request, tmp_path):
     module.use_workspace(tmp_path / "workspace")
     handler = signal.getsignal(signal.SIGINT)
     yield module
+    with contextlib.suppress(OSError):
+        module.BUS.close("lead")                    # now the watch has nobody to watch for
     signal.signal(signal.SIGINT, handler)           # leave() takes it away
 
 

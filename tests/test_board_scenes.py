@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import LIMIT, lesson_path, until
+from conftest import LIMIT, lesson_path, load, until
 from protocols import come_to_rest
 from test_board import on_disk
 from test_deadlines import plan_that_waits
 
 LESSON = "s17"
+EARLY = ("shared",)
 
 
 def subjects(stage):
@@ -157,13 +158,21 @@ def test_as_a_reviewer_the_player_wants_the_result_to_be_checked(troupe, title, 
     assert state.status == status
 
 
-def test_two_programs_in_one_folder_share_the_board_and_do_nothing_twice(lesson, request):
+@pytest.fixture(scope="session")
+def shared(request, helpers, tmp_path_factory):
+    """Two programs in one folder, and in the end the board with their screens."""
+    path = lesson_path(request.config, LESSON)
+    return helpers.submit(work_side_by_side, path, tmp_path_factory.mktemp("shared"))
+
+
+def work_side_by_side(path, folder):
+    lesson = load(path)
+    lesson.use_workspace(folder)
     for number in range(20):
         lesson.create_task(lesson.LEAD, f"Create a file called part_{number}.md")
     programs = [subprocess.Popen(
-        [sys.executable, lesson_path(request.config, LESSON), "--offline", "--workdir",
-         lesson.WORKSPACE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
-        for _ in range(2)]
+        [sys.executable, path, "--offline", "--workdir", folder], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, encoding="utf-8") for _ in range(2)]
     try:
         for program in programs:
             program.stdin.write("Spawn eve. Spawn finn.\n")
@@ -173,8 +182,13 @@ def test_two_programs_in_one_folder_share_the_board_and_do_nothing_twice(lesson,
     finally:
         for program in programs:
             program.kill()
+    return on_disk(lesson), screens
+
+
+def test_two_programs_in_one_folder_share_the_board_and_do_nothing_twice(shared):
+    board, screens = shared.result()
     claimed = [re.findall(r"claims task (\d+)", screen) for screen in screens]
     assert sorted(sum(claimed, []), key=int) == [str(number) for number in range(1, 21)]
-    owners = {task["owner"] for task in on_disk(lesson).values()}
+    owners = {task["owner"] for task in board.values()}
     assert {owner.partition("@")[0] for owner in owners} <= {"eve", "finn"}
     assert "Traceback" not in "".join(screens)

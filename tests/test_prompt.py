@@ -1,6 +1,5 @@
 """The lesson as a person meets it: a process of its own, at a terminal and through pipes."""
 
-import concurrent.futures
 import contextlib
 import itertools
 import shutil
@@ -17,18 +16,10 @@ from terminal import NOBODY, PROMPT, QUESTION, Model, Terminal, piped, surroundi
 
 LESSON = "s15"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-EARLY = ("desks", "words", "settings", "unreachable", "offline", "debugged", "unheard")
+EARLY = ("desks", "words", "settings", "unreachable", "unasked", "debugged", "unheard")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def early(request):
-    """Let the sessions that load the SDK, which takes a second, begin before the first test."""
-    wanted = {name for item in request.session.items for name in item.fixturenames}
-    for name in filter(wanted.__contains__, EARLY):
-        request.getfixturevalue(name)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def path(request):
     return lesson_path(request.config, LESSON)
 
@@ -231,13 +222,6 @@ def test_any_bytes_can_be_typed_whatever_the_language(start, language):
 
 # ── Through pipes and files, with a model ────────────────────────────
 
-@pytest.fixture(scope="module")
-def helpers():
-    """Two pairs of hands for sessions that need nobody at the keyboard."""
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as helpers:
-        yield helpers
-
-
 class Errand:
     """A session of the helpers: its folder, its model, and in the end status, output, errors."""
 
@@ -249,7 +233,7 @@ class Errand:
         return self.future.result()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def words(path, helpers, tmp_path_factory):
     model = Model(lead=["Heard.", "Heard.", spawn("alice"), "At work.", "SUMMARY",
                         run("echo ran > lead.txt"), "It did not run."],
@@ -283,7 +267,7 @@ def test_the_last_lines_say_where_the_record_is(words):
     assert {file.name for file in record.iterdir()} == {"alice.jsonl", "lead.jsonl"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def settings(path, helpers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("settings")
     model = Model(lead=[run("echo ran > proof.txt"), "It ran."])
@@ -307,7 +291,7 @@ def test_with_yes_commands_run_unasked_in_the_named_workspace(settings):
     assert not (settings.folder / "workspace").exists()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unreachable(path, helpers, tmp_path_factory):
     return Errand(helpers, tmp_path_factory.mktemp("unreachable"), path, b"Hello.\n/help\nq\n")
 
@@ -319,19 +303,19 @@ def test_an_unreachable_model_is_one_sentence_and_the_prompt(unreachable):
     assert NOBODY in sentence and "reached" in sentence and "/team" in help_after_it
 
 
-@pytest.fixture(scope="module")
-def offline(path, helpers, tmp_path_factory):
+@pytest.fixture(scope="session")
+def unasked(path, helpers, tmp_path_factory):
     folder, unused = tmp_path_factory.mktemp("offline"), Model()
     yield Errand(helpers, folder, copied(path, folder / "course"), b"Hello.\nq\n", "--offline",
                  model=unused, url=unused.server.url, ANTHROPIC_API_KEY="a key")
     unused.end()
 
 
-def test_offline_wins_over_a_key_and_a_base_url(offline):
-    status, output, errors = offline.result()
+def test_offline_wins_over_a_key_and_a_base_url(unasked):
+    status, output, errors = unasked.result()
     assert (status, errors) == (0, "")
     assert in_order(output, "ffline model", PROMPT, "lead: ", PROMPT)
-    assert offline.model.calls("lead") == []
+    assert unasked.model.calls("lead") == []
 
 
 MAIN = 'if __name__ == "__main__":\n'
@@ -345,7 +329,7 @@ def look_inside(agent) -> str:
 '''
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def debugged(path, helpers, tmp_path_factory):
     lesson = copied(path, tmp_path_factory.mktemp("debugged"))
     before, main, after = lesson.read_text("utf-8").rpartition(MAIN)
@@ -368,7 +352,7 @@ def test_the_lessons_folder_is_not_on_the_path(debugged):
     assert f"'{debugged.folder}'" not in output.split("(Pdb) ")[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unheard(path, helpers, tmp_path_factory):
     return helpers.submit(speak_to_nobody, path, tmp_path_factory.mktemp("unheard"))
 
@@ -396,7 +380,7 @@ def test_a_teammate_that_speaks_into_a_closed_pipe_ends_the_lesson(unheard):
 
 # ── A desk that tests share ──────────────────────────────────────────
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def desks(path, tmp_path_factory):
     """A terminal where the SDK is being loaded, and a function that opens another."""
     desks = []

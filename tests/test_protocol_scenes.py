@@ -9,6 +9,7 @@ from conftest import LESSONS, lesson_path
 from offline_model import player
 
 LESSON = "s16"
+EARLY = ("demos",)
 
 
 def requests(stage, type):
@@ -150,20 +151,21 @@ def test_a_whole_session_with_two_teammates_follow_up_orders_a_plan_and_two_stop
     assert {state.status for state in stage.pending_requests.values()} == {"approved"}
 
 
-@pytest.fixture(scope="module")
-def demos(request, tmp_path_factory):
-    """The demos of all lessons, which run at the same time: they do little but wait."""
+@pytest.fixture(scope="session")
+def demos(request, helpers, tmp_path_factory):
+    """The demos of all lessons."""
     environment = {name: value for name, value in os.environ.items() if "ANTHROPIC_" not in name}
-    return {lesson: subprocess.Popen(
-        [sys.executable, lesson_path(request.config, lesson), "--demo"], env=environment,
-        cwd=tmp_path_factory.mktemp(lesson), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding="utf-8") for lesson in LESSONS}
+    return {lesson: helpers.submit(
+        subprocess.run, [sys.executable, lesson_path(request.config, lesson), "--demo"],
+        env=environment, cwd=tmp_path_factory.mktemp(lesson), stdin=subprocess.DEVNULL,
+        capture_output=True, encoding="utf-8", timeout=60) for lesson in LESSONS}
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_demo_ends_as_the_chapter_says(demos, lesson):
-    output, errors = demos[lesson].communicate(timeout=60)
-    assert (demos[lesson].returncode, errors) == (0, "")
+    demo = demos[lesson].result()
+    output = demo.stdout
+    assert (demo.returncode, demo.stderr) == (0, "")
     for line in output.splitlines():            # what is asked for under an id is answered under it
         if "_request req_" in line:
             assert line.split(" — ")[0].split("_request ")[1] in "".join(
