@@ -999,8 +999,10 @@ def announce():
     """Say above the prompt what waits for the person, if that has changed."""
     global AT_PROMPT
     with LOCK:
+        if AT_PROMPT is None:
+            return
         rows = ", ".join(f"{number} {noun}(s)" for noun, number, _ in waiting())
-        if AT_PROMPT in (None, rows):
+        if rows == AT_PROMPT:
             return
         AT_PROMPT = rows
     if rows:
