@@ -133,7 +133,7 @@ def work_off(lesson, agent):
             free = [task.id for task in tasks.values() if task.status == "pending"]
         if not free:
             return done
-        task_id = random.choice(free[:2])           # which others try at the same time
+        task_id = random.choice(free[:4])           # which others try at the same time
         try:
             lesson.claim_task(agent, task_id)
         except PermissionError:
