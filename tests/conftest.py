@@ -90,6 +90,7 @@ def load(path):
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     exec(code_of(path), module.__dict__)
+    del sys.modules[spec.name]                  # a thousand of them would only fill the memory
     return module
 
 

@@ -4,6 +4,7 @@ import ast
 
 import pytest
 import sections as carried
+from chapters import parsed
 from sections import BANNER, LESSONS, carry, faults
 
 PARAMETERS = pytest.mark.parametrize("path", LESSONS.values(), ids=LESSONS)
@@ -32,14 +33,14 @@ def test_every_banner_tells_the_truth(lesson):
 def test_every_definition_stands_in_a_section(path):
     source = path.read_text(encoding="utf-8")
     first = source[:BANNER.search(source).start()].count("\n")
-    early = [node for node in ast.parse(source).body
+    early = [node for node in parsed(source).body
              if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.lineno < first]
     assert early == []
 
 
 @PARAMETERS
 def test_one_function_prints(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path.read_text(encoding="utf-8"))
     printers = {function.name for function in functions(tree) for node in ast.walk(function)
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"}
     assert printers == {"show"}
@@ -47,7 +48,7 @@ def test_one_function_prints(path):
 
 @PARAMETERS
 def test_exceptions_are_caught_broadly_in_two_places_only(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path.read_text(encoding="utf-8"))
     catchers = [function.name for function in functions(tree) for node in ast.walk(function)
                 if isinstance(node, ast.ExceptHandler)
                 and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))]
@@ -56,7 +57,7 @@ def test_exceptions_are_caught_broadly_in_two_places_only(path):
 
 @PARAMETERS
 def test_nobody_sleeps_by_the_clock(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path.read_text(encoding="utf-8"))
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not [name for name in calls if name.endswith("sleep")]
 
@@ -65,7 +66,7 @@ def test_nobody_sleeps_by_the_clock(path):
 def test_functions_are_short_and_lines_fit(path):
     source = path.read_text(encoding="utf-8")
     assert max(map(len, source.splitlines())) <= 100
-    longest = max(functions(ast.parse(source)), key=lambda node: node.end_lineno - node.lineno)
+    longest = max(functions(parsed(source)), key=lambda node: node.end_lineno - node.lineno)
     assert longest.end_lineno - longest.lineno < 35, longest.name
 
 
