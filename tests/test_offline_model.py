@@ -654,6 +654,8 @@ TO_LEAD = {     # the person's words -> the calls they ask for; alice is on the 
     "有没有 alice 的消息？": [INBOX],
     "who is on the team?": [TEAM],
     "Tell me who is on the team": [TEAM],
+    "What is alice doing?": [TEAM],
+    "alice 在忙什么？": [TEAM],
     "List all teammates": [TEAM],
     "团队里有谁？": [TEAM],
     "列出所有队友": [TEAM],

@@ -75,6 +75,13 @@ def test_a_plan_is_required_however_it_is_said_and_the_task_stays(
     ("Spawn otto as a tester and roland as a writer. Stop otto.", ["otto"]),
     ("Spawn ines. Please shut down ines now.", ["ines"]),
     ("派生 alice 和 bob。让 alice 创建 a.txt。然后请求她关机。", ["alice"]),
+    ("派生小李和小王。停掉小李。", ["小李"]),
+    ("派生小李和小王。把小王关掉。", ["小王"]),
+    ("派生小李、小王和 eve。让小李和 eve 都下班。", ["小李", "eve"]),
+    ("派生 alice 和 bob。全部关停。", ["alice", "bob"]),
+    ("Spawn alice and bob. Stop the team.", ["alice", "bob"]),
+    ("Spawn alice, bob and eve. Ask alice and eve to stop.", ["alice", "eve"]),
+    ("Spawn alice and bob. Dismiss bob.", ["bob"]),
 ])
 def test_who_is_meant_by_a_stop_is_the_one_who_was_named_last(troupe, words, stopped):
     stage = troupe(words)
@@ -134,7 +141,20 @@ def test_a_plan_that_the_lead_was_not_told_to_decide_is_put_before_the_person(tr
     first, second = requests(stage, "plan_approval")
     assert (first.status, first.feedback, second.status) == (
         "rejected", "first the tests", "approved")
-    assert (stage.workspace / "refactoring.md").exists()
+    assert "first the tests" in (stage.workspace / "refactoring.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("spawn, words, told", [
+    ("Spawn bob.", "Ask bob to submit a plan.",
+     "I have asked bob for a plan: Submit a plan."),
+    ("派生小明。", "让小明提交一个计划。", "已请 小明 提交计划：提交一个计划。"),
+])
+def test_a_plan_that_is_asked_of_one_at_work_is_told_with_its_task(
+        troupe, typed, capsys, spawn, words, told):
+    typed("y")
+    troupe(spawn)
+    stage = troupe(words)
+    assert len(requests(stage, "plan_approval")) == 1 and told in capsys.readouterr().out
 
 
 def test_a_whole_session_with_two_teammates_follow_up_orders_a_plan_and_two_stops(troupe, typed):

@@ -586,6 +586,8 @@ POLITE = (r"(?:please|then|now|and|also|next|first|finally|so|ok|okay|(?:can|cou
           r"|麻烦|帮我|帮忙|你|能不能|能否|可以|现在|先|再|然后|接着|随后|最后|同时|并且|并|也|告诉我")
 
 WHO = rf"{Q}(?P<who>(?!(?:me|us|you|it|the|an?|your|my|this|that)\b)(?u:[\w-]+)){Q}"
+WHOM = (WHO.removesuffix(f"){Q}") +                  # or several
+        rf"(?:(?:\s*,\s*|\s*,?\s+and\s+)(?u:[\w-]+))*?){Q}")
 TASK = "(?P<task>.+)"
 VERBS = "看读写创新建运执跑检查列打添加确把在用修改给介发留说去来关停收下提先"     # a Chinese name ends before one
 MANY = r"(?P<who>(?u:[\w-]+)(?:\s*,\s*(?u:[\w-]+))*\s+and\s+(?u:[\w-]+))"
@@ -593,8 +595,11 @@ ZH_NAME = rf"(?:[A-Za-z][\w-]*|{CJK}{{1,4}}?)"
 ZH_MANY = rf"(?P<who>{ZH_NAME}(?:\s*[、和与]\s*{ZH_NAME})+)(?=\s*[\s：:，,{VERBS}])"
 ZH_WHO = (rf"{Q}(?P<who>[她他它]们?|大家|所有人|[A-Za-z][\w-]*(?![\w.])"
           rf"|(?![我你她他需必{VERBS}]){CJK}{{1,4}}?(?={Q}[\s：:，,{VERBS}])){Q}")
+ZH_WHOM = (rf"{Q}(?!求|工作|任务)(?P<who>[她他它]们?|大家|所有人|全部|全体|{ZH_NAME}(?:\s*[、和与]\s*{ZH_NAME})*){Q}"
+           r"\s*(?:全?都|也|先)?\s*")                  # in front of what they shall do, and no more
 ONE = {"her", "him", "his", "she", "he", "她", "他", "它"}
-ALL = {"them", "they", "their", "both", "everyone", "她们", "他们", "它们", "大家", "所有人"}
+ALL = {"them", "they", "their", "both", "everyone", "all", "team", "她们", "他们", "它们", "大家",
+       "所有人", "全部", "全体"}
 ROLE = (r"(?:\s+as\s+|\s*[,，]?\s*(?:role\b\s*(?:is|of|:)?|in\s+the\s+role\s+of|角色\s*[是为：:]?"
         r"|身份[是为]|担任|作为|来?当|来?做|[(（]|的)\s*)(?:(?:an?|the|our|my)\s+|一[名个位]\s*)?"
         rf"{Q}(?P<role>[^.,;:!?，。；：！？、()（）\n]+?){Q}"
@@ -788,8 +793,9 @@ def new_teammate(match, reading):
 def tell(match, reading):
     """A message, or the first task of one whom these orders spawn."""
     task = polished(match["task"], reading.scene.chinese)
-    return [message for name in reading.people(match["who"])
-            for message in hand_over(name, task, reading)]
+    names = reading.people(match["who"])
+    return [message for name in names for message in hand_over(name, task, reading)
+            ] if names else None
 
 
 def address(match, reading):
@@ -907,6 +913,8 @@ def plan(match, reading):
 def job(match, reading):
     """A task that is named and not described: the player writes a note of its steps."""
     title, _, *steps = plan_lines(reading)
+    for done in calls_of(reading.scene.done, "submit_plan"):
+        steps = done.input["steps"]                  # as they were approved
     notes = "\n".join([f"# {title}", "", *(f"- {step}" for step in steps)])
     return [call("write_file", path=f"{kind_of(reading)}.md", content=f"{notes}\n")]
 
@@ -927,7 +935,7 @@ def plan_lines(reading):
 def shut_down(match, reading):
     """A request to stop for each of those who are meant."""
     who = match.groupdict().get("who") or "her"
-    return [call("request_shutdown", teammate=name) for name in reading.people(who)]
+    return [call("request_shutdown", teammate=name) for name in reading.people(who)] or None
 
 
 def review(match, reading):
@@ -1132,13 +1140,15 @@ PLAN = Intent(
 JOB = re.compile(r"(?:with|for|on|to\s+do)\s+(?:an?|the)\s+(?P<task>[\w -]+?)\s+(?:task|job)\b",
                  re.IGNORECASE)
 
-SHUT_DOWN, GUAN_JI = r"shut\s?-?down|stop", "关机|关停|停机|收工|下班|停止工作|停下来"
+SHUT_DOWN, GUAN_JI = r"shut\s?-?down|stop|dismiss", "关机|关[停掉]|停机|收工|下班|停止工作|停[掉下]来?"
 TALK = [
     Intent(r"who(?:'s|\s+is|\s+are)?\b[^.]{0,40}\b(?:team|here|teammates?|there|working)\b"
-           r"|(?:list|show)\s+(?:(?:me|the|all|your|our|my)\s+)*(?:team\b|teammates|members)",
+           r"|(?:list|show)\s+(?:(?:me|the|all|your|our|my)\s+)*(?:team\b|teammates|members)"
+           r"|(?:what|how)(?:'s|\s+is|\s+are)\s+[^.?]{1,40}\s(?:doing|up\s+to|working\s+on)\b",
            r"(?:团队|队伍|队|小组)(?:里|中|上)?(?:现在|目前|都|一共)*有(?:谁|哪|几|什么|多少)"
            r"|(?:列出|查看|看看|显示)(?:一下|所有|全部|当前|现在|的|\s)*(?:队友|团队|成员|队员)"
-           r"|有(?:哪些|几个|什么|多少)(?:队友|成员|队员)|都?有?谁在(?:团队|队|干活|工作)",
+           r"|有(?:哪些|几个|什么|多少)(?:队友|成员|队员)|都?有?谁在(?:团队|队|干活|工作)"
+           r"|[^，。]{1,12}?在(?:忙|做|干)(?:些|点)?(?:什么|啥|吗|嘛)",
            use("list_teammates")),
     Intent(rf"(?:ask|tell|have|let|get)\s+{MANY}\s+(?:to\s+)?{TASK}",
            rf"(?:让|请|叫|告诉|通知|要求)\s*{ZH_MANY}\s*(?:去|来)?[\s：:，,]*{TASK}", tell),
@@ -1195,13 +1205,14 @@ LEAD = [
     Intent(r"(?:require|demand|ask\s+for)\s+(?:an?|his|her|their)\s+plan\b.*"
            r"|(?:an?\s+)?plan\s+(?:is\s+)?(?:required|needed)\b.*",
            r"(?:需要|必须|要求|先)*(?:提?交|提出)(?:一?[个份])?(?:计划|方案).*", demand),
-    Intent(rf"(?:request|ask\s+for)\s+{WHO}(?:'s)?\s+(?:{SHUT_DOWN})\b",
-           rf"(?:请求|要求|让|请|叫|把|通知)\s*{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
-    Intent(rf"(?:ask|tell|have|let)\s+{WHO}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
-           rf"(?:关停|关闭|停止|停掉)\s*{ZH_WHO}", shut_down),
-    Intent(rf"(?:{SHUT_DOWN})\s+{WHO}(?:\s+(?:now|please|too))?[.!\s]*$",
+    Intent(rf"(?:request|ask\s+for)\s+{WHOM}(?:'s)?\s+(?:{SHUT_DOWN})\b",
+           rf"(?:请求|要求|让|请|叫|把|通知)?\s*{ZH_WHOM}(?:{GUAN_JI})", shut_down),
+    Intent(rf"(?:ask|tell|have|let)\s+{WHOM}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
+           rf"(?:关[停闭掉]|停[止掉]|结束)\s*{ZH_WHOM}[。！\s]*$", shut_down),
+    Intent(rf"(?:{SHUT_DOWN})\s+(?:the\s+(?=team\b))?{WHOM}(?:\s+of\s+them)?"
+           r"(?:\s+(?:now|please|too))?[.!\s]*$",
            rf"(?:请求|要求)?(?:{GUAN_JI})", shut_down),
-    Intent(rf"shut\s+{WHO}\s+down\b", rf"{ZH_WHO}\s*(?:{GUAN_JI})", shut_down),
+    Intent(rf"shut\s+(?:the\s+(?=team\b))?{WHOM}\s+down\b", "(?!)", shut_down),
     Intent(r"(?:review\s+(?:\S+\s+){0,3}?and\s+)?(?P<verdict>approve|accept|reject|decline)\b"
            r"(?:[^.:,]*?(?:\bbecause\b|\bsince\b|[:,])\s*(?P<why>.+)|[^.:,]*[.!\s]*$)"
            r"|review\b(?:\s+(?:it|them|(?:his|her|their|the|\S+'s)\s+plans?))?[.!\s]*$",
@@ -1325,8 +1336,8 @@ PHRASES = {     # key -> English, Chinese; "!" is a failure, "?" a file that is 
     "review_plan!": ("I could not decide the plan: {result}", "计划没能裁决：{result}"),
     "submit_plan": ("My plan {result}", "我的计划：{result}"),
     "submit_plan!": ("My plan was not approved: {result}", "我的计划没有通过：{result}"),
-    "create_task": ("Task {task} is on the board: {subject}{notes}",
-                    "任务 {task} 已放上任务板：{subject}{notes}"),
+    "create_task": ("Task {new_id} is on the board: {subject}{notes}",
+                    "任务 {new_id} 已放上任务板：{subject}{notes}"),
     "blocked": (" (after {ids})", "（在 {ids} 之后）"),
     "for role": (" (for a {required_role})", "（由{required_role}来做）"),
     "get_task": ("{result}", "{result}"),
@@ -1429,7 +1440,7 @@ def told(done, scene):
     return scene.say(next(key for key in keys if key in PHRASES),
                      **{**done.input, "tool": done.tool, "result": shortened(done.result),
                         "first": first, "notes": notes,
-                        "task": "".join(TASK_ID.findall(done.result))})
+                        "new_id": "".join(TASK_ID.findall(done.result))})
 
 
 def inbox_told(done, scene):
