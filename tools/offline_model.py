@@ -1205,6 +1205,9 @@ LEAD = [
     Intent(r"(?:require|demand|ask\s+for)\s+(?:an?|his|her|their)\s+plan\b.*"
            r"|(?:an?\s+)?plan\s+(?:is\s+)?(?:required|needed)\b.*",
            r"(?:需要|必须|要求|先)*(?:提?交|提出)(?:一?[个份])?(?:计划|方案).*", demand),
+    Intent(rf"(?:request|ask\s+for)\s+(?:an?|the)\s+(?:{SHUT_DOWN})\s+(?:of|for|from)"
+           rf"\s+{WHOM}[.!\s]*$",
+           "(?!)", shut_down),
     Intent(rf"(?:request|ask\s+for)\s+{WHOM}(?:'s)?\s+(?:{SHUT_DOWN})\b",
            rf"(?:请求|要求|让|请|叫|把|通知)?\s*{ZH_WHOM}(?:{GUAN_JI})", shut_down),
     Intent(rf"(?:ask|tell|have|let)\s+{WHOM}\s+(?:to\s+)?(?:{SHUT_DOWN})\b",
