@@ -1493,6 +1493,8 @@ def main():
     options = read_options()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")
+    if os.name == "nt":
+        os.system("")                            # after this an old Windows console knows colours
     with contextlib.suppress(ImportError):
         import readline                          # arrow keys at the prompt, where it exists
         readline.parse_and_bind("set convert-meta off")     # else LC_ALL=C breaks what is not ASCII

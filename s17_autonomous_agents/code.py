@@ -1196,7 +1196,6 @@ def as_told():
 
 
 # ── Options ───────────────────────────────────────────────────────────── changed from s15 ──
-
 # May be skipped at first reading.
 
 def read_options():
@@ -1927,6 +1926,8 @@ def main():
     options = read_options()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")
+    if os.name == "nt":
+        os.system("")                            # after this an old Windows console knows colours
     with contextlib.suppress(ImportError):
         import readline                          # arrow keys at the prompt, where it exists
         readline.parse_and_bind("set convert-meta off")     # else LC_ALL=C breaks what is not ASCII
