@@ -1,6 +1,9 @@
 """The chapters say what the code does."""
 
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 from chapters import CHAPTERS, ROOT, faults, refill
@@ -50,3 +53,13 @@ def test_the_readme_gives_two_commands_and_ci_runs_the_second():
     first, second = re.findall(r"^```sh\n(python3 -m venv .*)\n```$", readme, re.MULTILINE)
     assert first.endswith("code.py --demo")
     assert second in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
+def test_what_agents_write_is_not_taken_for_a_test(tmp_path):
+    for written in "tests/test_ours.py", "workspace/test_schema.py":
+        (tmp_path / written).parent.mkdir()
+        (tmp_path / written).write_text("def test_it():\n    pass\n", encoding="utf-8")
+    shutil.copy(ROOT / "pytest.ini", tmp_path)
+    found = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q"], cwd=tmp_path,
+                           capture_output=True, encoding="utf-8").stdout
+    assert "test_ours.py" in found and "test_schema.py" not in found
